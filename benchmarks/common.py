@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from transformer_core import recipes
-from transformer_core.config import parse_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
 from transformer_core.corpus.sources.formats import file_lines
 from transformer_core.pictures.drawing import save
+from transformer_core.yaml_io import parse_yaml, yaml_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from transformer_core.baselines.convolutional import Convolutional
+from transformer_core.baselines.recurrent import Recurrent
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.models.attention import SelfAttention, scaled_dot_product_attention
-from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.ops.padded_attention import fused
-from transformer_core.models.recurrent import Recurrent
-from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
 
 HEAD = 64  # d_k of both of the paper's models: twice the width is twice as many heads.
 KERNEL = 3  # Of the layers that are timed as a whole.

@@ -45,13 +45,13 @@ from numpy.typing import NDArray
 from peers.job import Job, take_reports
 from peers.matmul import rate as product_rate
 
-from transformer_core.config import Model
+from transformer_core.config import Model, resolve
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.files import write_json
-from transformer_core.presets import TransformerSize, resolve
+from transformer_core.presets import TransformerSize
 from transformer_core.processes import cpu_name
 from transformer_core.training.devices import default_devices, default_threads
 

@@ -12,8 +12,9 @@ from flows.process.runner import reports_errors
 from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
+from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import TREES, load_params, tracking_uri
+from transformer_core.config import TREES, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
 from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison

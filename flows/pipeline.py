@@ -35,10 +35,12 @@ from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import background_sender
+from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
+from transformer_core.config import Machine, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
+from transformer_core.yaml_io import parse_yaml
 
 RETRIES = 3
 FIRST_RETRY_SECONDS = 10.0

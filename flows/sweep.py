@@ -31,22 +31,24 @@ from flows.cluster.node import committed
 from flows.pipeline import end_of, is_transient, outcome_of, outcome_task, run_flow
 from flows.process.child import StageLog, terminate_children
 from flows.process.runner import reports_errors
-from flows.process.settings import check, own_settings
+from flows.process.settings import own_settings
 from flows.record import server
 from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
 from flows.record.sending import background_sender
+from flows.record.store import tracking_uri
 from flows.record.summary import Outcome
 from flows.sweeps import table as tables
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import Parser, positive_int
-from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
+from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
 from transformer_core.corpus.sources.catalogue import find_entry
 from transformer_core.corpus.sources.fetching import lock_file, locked_sums
 from transformer_core.corpus.sources.translated import registered_models
 from transformer_core.errors import ExitCode, configuration_error
 from transformer_core.files import read_json
+from transformer_core.schema import validate_document
 
 NAMES = ("table3", "table2", "params")
 RESULTS = Path("results/sweeps")
@@ -113,7 +115,7 @@ def plan(
     for row in chosen:
         for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):
             document = document_of(row, sections, seed, updates)
-            check(document)
+            check_params(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
     for corpus in {job.document["download"]["corpus"] for job in jobs}:
         _check_locked(corpus)

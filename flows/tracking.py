@@ -4,8 +4,9 @@ from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
 from flows.record.sending import sync
 from flows.record.server import connect, reaching
+from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import load_params, tracking_uri
+from transformer_core.config import load_params
 from transformer_core.errors import without_logins
 
 

@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 from flows.process.runner import reports_errors
 from flows.record.registry import fetch
+from flows.record.store import tracking_uri
 from transformer_core import cli
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
+from transformer_core.config import PARAMS_FILE, Machine, load_params
 
 
 @reports_errors

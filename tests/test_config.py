@@ -4,8 +4,9 @@ import pytest
 
 from tests.refusals import refused
 from transformer_core import recipes
-from transformer_core.config import Download, Params, load_params, validate_document
+from transformer_core.config import Download, Params, load_params
 from transformer_core.errors import UserError
+from transformer_core.schema import validate_document
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -88,12 +89,8 @@ def test_symbols_of_trees_are_not_lowercased() -> None:
 
 def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
     text = WHOLE.replace("engine: torch", "engine: ctranslate2")
-    for model, fault in (
-        ("neighbourhood: 8", "neighbourhood: cannot be converted to CTranslate2, got 8"),
-        ("architecture: recurrent", "architecture: CTranslate2 has no recurrent model"),
-    ):
-        line = f": model.{fault}. Set decode.engine: torch."
-        assert refusal(text.replace("  preset: tiny", f"  preset: tiny\n  {model}")) == line
+    line = ": model.architecture: cannot be converted to CTranslate2, got 'recurrent'. Set decode.engine: torch."
+    assert refusal(text.replace("  preset: tiny", "  preset: tiny\n  architecture: recurrent")) == line
     for precision in ("float32", "int8"):
         assert loaded(text.replace("  precision: float32", f"  precision: {precision}")).decode.precision == precision
     line = ": decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"

@@ -12,9 +12,11 @@ from ruamel.yaml import YAML
 
 from flows.process.child import GRACE_SECONDS
 from flows.process.settings import settings_of_run
+from tests import settings_table
 from tests.clone import ROOT
 from transformer_core import cli, recipes
-from transformer_core.config import Params, parse_yaml
+from transformer_core.config import Params
+from transformer_core.yaml_io import parse_yaml
 
 LISTED = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 FILES = {name for name in LISTED.splitlines() if (ROOT / name).is_file()}
@@ -102,6 +104,7 @@ def test_every_setting_is_described_with_its_value_in_two_recipes() -> None:
     for section, table in re.findall(r"^## (\w+)$(.*?)(?=^## |\Z)", text_of("docs/settings.md"), re.MULTILINE | re.DOTALL):
         rows = [[cell.strip(" `") for cell in line.split(" |")[:-1]] for line in table.splitlines() if line.startswith("| `")]
         described[section] = {row[0].strip("| `"): row[1:-1] for row in rows if row[-1]}
+    assert settings_table.with_table(text_of("docs/settings.md")) == text_of("docs/settings.md"), "python -m tests.settings_table"
     assert {name: list(keys) for name, keys in described.items()} == {
         name: list(field.annotation.model_fields) for name, field in Params.model_fields.items() if field.annotation is not None
     }

@@ -18,10 +18,10 @@ import sacrebleu
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
 from transformer_core import cli
-from transformer_core.config import read_yaml
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.files import locked, read_json
+from transformer_core.yaml_io import read_yaml
 
 pytestmark = pytest.mark.slow  # about 3 minutes all together
 

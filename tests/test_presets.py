@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from transformer_core.config import Model
-from transformer_core.presets import BASE, ConvolutionalSize, RecurrentSize, resolve
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
+from transformer_core.config import Model, resolve
+from transformer_core.presets import BASE
 
 RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in ("recurrent", "convolutional"))
 
@@ -29,8 +30,8 @@ def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], mes
 
 
 def test_keys_override_the_preset_one_by_one() -> None:
-    size = resolve(Model(preset="base", norm="pre", neighbourhood=5, layers=2))
-    assert (size.norm, size.neighbourhood, size.layers, size.d_model) == ("pre", 5, 2, 512)
+    size = resolve(Model(preset="base", norm="pre", layers=2))
+    assert (size.norm, size.layers, size.d_model) == ("pre", 2, 512)
     for learned in (Model(preset="base", positions="learned", most_positions=9), Model(preset="table3/E-learned", most_positions=9)):
         assert resolve(learned) == replace(BASE, positions="learned", most_positions=9)
     recurrent = resolve(Model(architecture="recurrent", preset="tiny", cell="gru", attention="none"))

@@ -21,8 +21,8 @@ USER = """
 from pathlib import Path
 
 from flows.process.paths import RAW
-from transformer_core.config import Params, load_params
-from transformer_core.presets import ModelSize, resolve
+from transformer_core.config import Params, load_params, resolve
+from transformer_core.sizes import ModelSize
 
 
 def sizes(path: Path) -> ModelSize:

@@ -16,13 +16,17 @@ COMPONENTS = {
     "transformer_core": [
         {"errors"},
         {"files", "processes"},
-        {"config"},
+        {"schema", "yaml_io"},
+        {"sizes"},
         {"presets"},
+        {"config"},
         {"corpus", "models"},
+        {"baselines"},
         {"export", "pictures"},
         {"training", "decoding", "evaluation"},
-        {"recipes", "doctor", "data_plan"},
+        {"recipes", "data_plan"},
         {"project"},
+        {"doctor"},
         {"cli"},
     ],
     "transformer_core.corpus": [{"text", "trees"}, {"sources", "cleaning", "tokens"}],
@@ -87,6 +91,14 @@ def test_imports_run_one_way() -> None:
             imported = {name.split(".")[depth] for name in imports_of(module) if name.startswith(f"{package}.")}
             upward += [f"{module} imports {other}" for other in sorted(imported - {own}.union(*order[:place]))]
     assert not upward
+
+
+def test_the_registry_alone_names_the_baselines() -> None:
+    baselines = ROOT / "transformer_core" / "baselines"
+    naming = {
+        path for path in (*ROOT.glob("transformer_core/**/*.py"), *ROOT.glob("flows/**/*.py")) if "core.baselines" in path.read_text()
+    }
+    assert naming - set(baselines.iterdir()) == {ROOT / "transformer_core" / "sizes.py"}
 
 
 def test_only_the_flow_imports_prefect() -> None:

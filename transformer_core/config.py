@@ -8,24 +8,29 @@ a preset, and of `machine`, which cannot change a result, have defaults.
 
 from __future__ import annotations
 
-import difflib
-import io
-import os
 import re
-import reprlib
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.representer import RoundTripRepresenter
+from pydantic import AfterValidator, Field, create_model
 
-from transformer_core.errors import UserError, configuration_error, first_line
-from transformer_core.files import repository
+from transformer_core.errors import UserError, configuration_error, did_you_mean
+from transformer_core.schema import (
+    Language,
+    Name,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Section,
+    Share,
+    validate_document,
+)
+from transformer_core.sizes import ModelSize, architectures
+from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
@@ -41,60 +46,18 @@ MOST_EXTRA = 1024
 # Most tokens of a source, without its end token, if no other bound is asked for: memory grows with the square of the length.
 MOST_INPUT = 1024
 
-Document = TypeVar("Document", bound=BaseModel)
-
-# Far above any sensible setting. The product of two such numbers fits 64 bits.
-_MOST = 10**9
-# Above every number in a file that a stage writes.
-_LARGEST = 10**12
-
-# The message of a wrong value has its field's description, or else pydantic's words.
-PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
-Count = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
 # Most hypotheses of a beam search; memory grows with them.
 Beam = Annotated[int, Field(gt=0, le=100)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 # An exponent of the length penalty: the paper's is 0.6, and larger ones lead to numbers that overflow.
 Alpha = Annotated[float, Field(ge=0, le=10)]
-# Numbers in files that stages write. Bounded, because sums and quotients of them are printed.
-Total = Annotated[int, Field(ge=0, le=_LARGEST)]
-Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
 # MLflow refuses / and : in such a name, and quotes it in a filter.
 ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f/:'\"]{1,250}$", description="a name without / : ' and \"")]
-# It becomes part of file names.
-Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
-Convolutions = Annotated[
-    list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
-    Field(min_length=1),
-]
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
-# Keys of `model` whose effect the export to CTranslate2 keeps; dropout has none on a translation. Any other key is refused.
-CTRANSLATE2_KEYS = frozenset({
-    "architecture", "layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "norm", "positions",
-    "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
-})  # fmt: skip
 Penalty = Literal["wu", "power"]
 Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
-# Types of errors of pydantic, of a section and of a tagged union.
-_UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
-_MISSING_KEY = frozenset({"missing", "missing_argument"})
-# A file of another kind has many faults, of which the first are read and shown.
-_FAULTS_READ, _FAULTS_SHOWN = 100, 10
-_OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
-
-
-class Section(BaseModel):
-    """A frozen section of params.yaml that refuses unknown keys and values of another type."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Download(Section):
@@ -179,37 +142,31 @@ class Binarize(Section):
     max_tokens: PositiveInt
 
 
-class Model(Section):
-    """Name of a preset of an architecture; every other key overrides a value of the preset (symbols as in the paper's Table 3).
+# The fields of section `model`: a preset, and each key of the architectures' sizes, which need not be set.
+_MODEL: dict[str, Any] = {"architecture": (Literal[tuple(architectures())], "transformer"), "preset": (Name, ...)}
+for _entry in architectures().values():
+    for _key, _type in get_type_hints(_entry.size, include_extras=True).items():
+        _MODEL.setdefault(_key, (_type | None, None))
 
-    transformer_core/presets.py defines the keys of each architecture.
+
+class Model(create_model("_Model", __base__=Section, **_MODEL)):  # type: ignore[misc]
+    """Name of a preset of an architecture; every other key overrides a value of the preset (symbols as in the paper's Table 3)."""
+
+
+def resolve(model: Model) -> ModelSize:
+    """Return the sizes of a `model` section: the preset of its architecture, overridden by the section's other keys.
+
+    Raises `UserError` (78): an unknown preset, a key of another architecture, or sizes that cannot be built.
     """
-
-    architecture: Literal["transformer", "recurrent", "convolutional"] = "transformer"
-    preset: Name
-    layers: PositiveInt | None = None
-    encoder_layers: PositiveInt | None = None
-    decoder_layers: PositiveInt | None = None
-    d_model: PositiveInt | None = None
-    d_ff: PositiveInt | None = None
-    heads: PositiveInt | None = None
-    d_k: PositiveInt | None = None
-    d_v: PositiveInt | None = None
-    dropout: Probability | None = None
-    attention_dropout: Probability | None = None
-    relu_dropout: Probability | None = None
-    norm: Literal["post", "pre"] | None = None
-    positions: Literal["sinusoidal", "learned", "none"] | None = None
-    most_positions: PositiveInt | None = None
-    tied: Literal["all", "decoder", "none"] | None = None
-    neighbourhood: PositiveInt | None = None
-    cell: Literal["lstm", "gru"] | None = None
-    attention: Literal["none", "additive", "dot"] | None = None
-    decoder: Literal["simple", "cho", "bahdanau", "luong"] | None = None
-    bidirectional: bool | None = None
-    reverse_source: bool | None = None
-    kernel: PositiveInt | None = None
-    convolutions: Convolutions | None = None
+    architecture = architectures()[model.architecture]
+    if model.preset not in architecture.presets:
+        message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
+        remedy = did_you_mean(model.preset, architecture.presets, f"There are: {', '.join(architecture.presets)}.")
+        raise configuration_error(message, remedy)
+    settings = model.model_dump(exclude={"preset", "architecture"}, exclude_none=True)
+    if foreign := sorted(settings.keys() - {key.name for key in fields(architecture.size)}):
+        raise configuration_error(f"model.{foreign[0]}: the architecture {model.architecture} has no such setting")
+    return architecture.presets[model.preset].changed(settings)
 
 
 class Train(Section):
@@ -332,21 +289,6 @@ class Machine(Section):
         return (self.nodes or 1) if "train" in self.pools else 1
 
 
-# Before the path of a record in an SQLite database.
-SQLITE = "sqlite:///"
-# MLflow's own default: a database beside params.yaml.
-DEFAULT_TRACKING_URI = f"{SQLITE}mlflow.db"
-
-
-def tracking_uri(machine: Machine) -> str:
-    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db.
-
-    The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
-    """
-    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
-    return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
-
-
 class Params(Section):
     """All sections of params.yaml."""
 
@@ -364,190 +306,24 @@ class Params(Section):
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """Read and check a params file. Raises `UserError` (78), with a line for each fault that names file and key."""
-    params = validate_document(Params, read_yaml(path), path)
-    check_across_sections(params, path)
-    return params
+    """Read and check a params file. Raises `UserError` (78): see `check_params`."""
+    return check_params(read_yaml(path), path)
 
 
-def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any:
-    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78).
+def check_params(document: object, path: Path = PARAMS_FILE) -> Params:
+    """Return the settings of a document.
 
-    `parse` is `parse_yaml` if none is given, or `editable_yaml`.
+    Raises `UserError` (78), which names file and key: a line for each wrong value; if there is none, one line for the first values that
+    contradict each other or from which no model can be built.
     """
-    try:
-        return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
-    except (FileNotFoundError, IsADirectoryError):
-        # Only params files and dvc.yaml are read without a check that they exist. Any recipe is a params file.
-        top = path.name == "dvc.yaml"
-        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe tatoeba"
-        raise configuration_error(f"{path}: no such file", remedy) from None
-    except UnicodeDecodeError as error:
-        raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """Return the plain values of a YAML text, without any tag; `where` names its place. Raises `UserError` (78)."""
-    return _parsed(YAML(typ="safe", pure=True), text, where)
-
-
-def editable_yaml(text: str, where: str) -> Any:
-    """Return the document of a YAML text with its comments, as `parse_yaml`; `yaml_text` writes it."""
-    parse_yaml(text, where)  # A round trip would keep tags.
-    return _parsed(_round_trip(), text, where)
-
-
-def _parsed(yaml: YAML, text: str, where: str) -> Any:
-    try:
-        return yaml.load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{where}:{mark.line + 1}" if mark else where
-        problem = str(error.problem or error.context)
-    except RecursionError:
-        problem = "nested too deep"
-    # ruamel.yaml passes on Python's errors for a day that does not exist, a number of 5,000 digits or a list as a key. For comments that
-    # overlap it raises a kind of RuntimeError.
-    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RuntimeError) as error:
-        problem = first_line(error)
-    problem, remedy = problem.splitlines()[0], ""
-    if problem.startswith("found duplicate key"):
-        problem, remedy = problem.partition(" with value ")[0], "Remove one of them."  # For a section ruamel.yaml gives the value as "{}".
-    elif "'\\t'" in problem:
-        remedy = "Indent with spaces."
-    raise configuration_error(f"{where}: not valid YAML ({problem})", remedy)
-
-
-def yaml_text(document: object) -> str:
-    """Return a document as YAML, its lines unbroken."""
-    text = io.StringIO()
-    _round_trip().dump(document, text)
-    return text.getvalue()
-
-
-def _round_trip() -> YAML:
-    yaml = YAML()  # The default type, a round trip, keeps comments.
-    yaml.width = 1_000  # Keeps lines unbroken.
-    yaml.Representer = _Representer
-    return yaml
-
-
-class _Representer(RoundTripRepresenter):
-    """Writes text as the base class, but escapes a "next line" (U+0085), which ruamel.yaml writes as it is and reads as a space."""
-
-    def represent_str(self, text: str) -> Any:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
-
-
-_Representer.add_representer(str, _Representer.represent_str)
-
-
-def validate_document(schema: type[Document], document: object, path: Path) -> Document:
-    """Check a document against a schema. Raises `UserError` (78), with a line for each fault that names file and key."""
-    try:
-        return schema.model_validate(document)
-    except ValidationError as error:
-        raise combined_error(_faults(schema, error, path)) from None
-
-
-def check_document(schema: type[Document], document: object, path: Path, remedy: str) -> Document:
-    """Check a document that a stage wrote. Raises `UserError` (65): its first fault in one line, with this remedy."""
-    try:
-        return schema.model_validate(document)
-    except ValidationError as error:
-        first = _faults(schema, error, path)[0]
-        own = not remedy or first.remedy == _OTHER_FORMAT
-        raise UserError(first.message, first.remedy if own else remedy) from None
-
-
-def combined_error(errors: list[UserError]) -> UserError:
-    """Return one `UserError` (78) with a line for each of the errors, at most ten."""
-    if len(errors) > _FAULTS_SHOWN:
-        return configuration_error("\n".join(map(str, errors[:_FAULTS_SHOWN])), "There are more faults.")
-    *first, last = errors
-    return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
-
-
-def _faults(schema: type[BaseModel], error: ValidationError, path: Path) -> list[UserError]:
-    """Return the faults, without missing keys that are there misspelt; of a file of another format that alone."""
-    faults = error.errors()[:_FAULTS_READ]
-    other_format = [fault for fault in faults if fault["loc"] == ("format",)]
-    misspelt = {(*fault["loc"][:-1], *_nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
-    own = [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
-    return [_in_one_line(schema, fault, path) for fault in other_format or own]
-
-
-def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> list[str]:
-    """Return the known key that is most similar to an unknown one; none if no key is similar."""
-    return difflib.get_close_matches(str(fault["loc"][-1]), _known_keys(schema, fault), n=1)
-
-
-def _known_keys(schema: type[BaseModel], fault: ErrorDetails) -> list[str]:
-    return sorted(_schema_at(schema, fault["loc"][:-1]).get("properties", {}))
-
-
-def _in_one_line(schema: type[BaseModel], fault: ErrorDetails, path: Path) -> UserError:
-    """Return a fault as pydantic describes it; a field's description, if there is one, says what its value must be."""
-    key, remedy = ".".join(map(str, fault["loc"])), ""
-    if fault["type"] in _UNKNOWN_KEY:
-        near = _nearest_key(schema, fault)
-        words = "unknown key"
-        remedy = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(_known_keys(schema, fault))}."
-    elif fault["type"] in _MISSING_KEY:
-        words = "missing"
-    elif fault["type"] == "value_error" and not key:  # Of a `model_validator`: a contradiction between keys, which it names.
-        words = str(fault["ctx"]["error"])
-    else:
-        part = _schema_at(schema, fault["loc"])
-        if "description" in part and "properties" not in part:
-            told = f"must be {part['description']}"
-        else:
-            told = re.sub(r"^\w+ should ", "must ", fault["msg"].removeprefix("Value error, "))
-        words = f"{told}, got {_shown(fault['input'])}"
-        remedy = _OTHER_FORMAT if fault["loc"] == ("format",) else ""
-    line = f"{path}: {key}: {words}" if key else f"{path}: {words}"
-    return configuration_error(line.replace("\n", "\\n"), remedy)  # A key may have a line feed.
-
-
-def _shown(value: object) -> str:
-    """Return the value as Python writes it, shortened: an alias in YAML may stand for billions of values."""
-    shortened = reprlib.Repr()
-    shortened.maxlevel, shortened.maxstring, shortened.maxother = 1, 200, 200
-    try:
-        return shortened.repr(value)
-    except ValueError:
-        return "a number of very many digits"
-
-
-@cache
-def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
-    return schema.model_json_schema()
-
-
-def _schema_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> dict[str, Any]:
-    """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and tagged unions."""
-    root = _json_schema(schema)
-
-    def resolved(part: dict[str, Any]) -> dict[str, Any]:
-        part = part.get("anyOf", [part])[0]  # The other alternative of an optional value is null.
-        return dict(root["$defs"][part["$ref"].rpartition("/")[2]]) if "$ref" in part else part
-
-    part = resolved(root)
-    for step in location:
-        inner = part.get("properties", {}).get(step) or part.get("items") or part.get("additionalProperties")
-        if "discriminator" in part:
-            inner = {"$ref": part["discriminator"]["mapping"][step]}
-        part = resolved(inner or {})
-    return part
-
-
-def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
-    """Refuse values that are valid alone but contradict each other, before the first stage runs.
-
-    Raises `UserError` (78): one line naming file and key for the first contradiction.
-    """
+    params = validate_document(Params, document, path)
     for key, fault, remedy in _contradictions(params):
         raise configuration_error(f"{path}: {key}: {fault}", remedy)
+    try:
+        resolve(params.model)
+    except UserError as error:
+        raise configuration_error(f"{path}: {error.message}", error.remedy) from None
+    return params
 
 
 def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
@@ -568,8 +344,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
         yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."
-    model = params.model
-    if train.r_drop and model.dropout == 0 and not (model.attention_dropout or model.relu_dropout):
+    model, size = params.model, architectures()[params.model.architecture].size
+    if train.r_drop and model.dropout == 0 and not any(getattr(model, key) for key in size.keys_that_are("dropout")):
         remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
         yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
@@ -589,7 +365,10 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if params.decode.precision == "int8" and params.decode.engine == "torch":
         yield "decode.precision", "must not be int8 with decode.engine torch", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":
-        yield from _not_in_ctranslate2(params)
+        if params.decode.precision not in get_args(CTranslate2Precision):
+            yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}", ""
+        for key, value in model.model_dump(exclude={"preset", *size.keys_that_are("exported")}, exclude_none=True).items():
+            yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", "Set decode.engine: torch."
     if download.source == TREES:
         yield "download.source", f"must be a language, trees can be the target alone, got {TREES!r}", ""
     measure, instead = ("f1", "bleu") if download.task == "translation" else ("bleu", "f1")
@@ -598,14 +377,3 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "train.best_by", fault, f"Set perplexity, or {instead}."
     if download.source == download.target:
         yield "download.target", f"must differ from download.source, got {download.target!r}", ""
-
-
-def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
-    """Yield the settings that CTranslate2 does not support, as `_contradictions`."""
-    decode, model, remedy = params.decode, params.model, "Set decode.engine: torch."
-    if decode.precision not in get_args(CTranslate2Precision):
-        yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {decode.precision!r}", ""
-    if model.architecture != "transformer":
-        yield "model.architecture", f"CTranslate2 has no {model.architecture} model", remedy
-    for key, value in model.model_dump(exclude={"preset"} | CTRANSLATE2_KEYS, exclude_none=True).items():
-        yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", remedy

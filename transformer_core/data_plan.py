@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_core.config import Params
+from transformer_core.config import Params, resolve
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
@@ -12,7 +12,6 @@ from transformer_core.corpus.sources.translated import TranslatedSource
 from transformer_core.corpus.tokens.binary import token_type
 from transformer_core.errors import without_logins
 from transformer_core.models.architectures import parameters_by_part
-from transformer_core.presets import resolve
 
 # Typical of European languages, with a vocabulary of some ten thousand subwords.
 _BYTES_PER_TOKEN = 4.5

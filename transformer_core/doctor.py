@@ -1,29 +1,23 @@
 """Read-only checks of this machine and repository."""
 
-import base64
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
 
-from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
-from transformer_core.errors import ExitCode, UserError, without_logins
-from transformer_core.files import read_json
-from transformer_core.presets import resolve
+import requests
 
-_GIB = 2**30
+from transformer_core.config import PARAMS_FILE, load_params
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
+from transformer_core.project import check_repository
+
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
-_TIMEOUT_SECONDS = 3
 
 
 @dataclass(frozen=True)
@@ -37,23 +31,28 @@ class Finding:
     exit_code: ExitCode = ExitCode.DONE
 
 
-def examine(root: Path = Path()) -> list[Finding]:
+def examine(root: Path = Path()) -> Iterator[Finding]:
     """Check the machine and the repository at `root`. It takes a few seconds, mainly to import torch."""
-    params, machine = _params(root)
-    python = Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
-    services = [_service("mlflow", tracking_uri(machine)), _service("prefect", os.environ.get("PREFECT_API_URL", ""))]
-    return [python, *_torch(), _disk(root), _repository(root), params, *services]
+    yield Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield from _torch()
+    free = shutil.disk_usage(root).free / 2**30
+    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to." if free < _DISK_GIB else ""
+    yield Finding("disk", "warning" if remedy else "ok", f"{free:.1f} GiB free", remedy)
+    yield _finding("repository", lambda: check_repository(root))
+    yield _finding("params", lambda: _check_params(root))
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    with suppress(UserError):
+        address = load_params(root / PARAMS_FILE).machine.tracking_uri or address
+    yield _finding("mlflow", lambda: _check_service(address))
+    yield _finding("prefect", lambda: _check_service(os.environ.get("PREFECT_API_URL", "")))
 
 
-def _params(root: Path) -> tuple[Finding, Machine]:
-    """Return the finding about params.yaml, and its section `machine` (the defaults if the file is invalid)."""
+def _finding(name: str, check: Callable[[], str]) -> Finding:
+    """Return the result of a check, which returns the detail or raises a `UserError`."""
     try:
-        params = load_params(root / PARAMS_FILE)
-        resolve(params.model)
+        return Finding(name, "ok", check())
     except UserError as error:
-        return Finding("params", "problem", error.message.rstrip("."), error.remedy, error.exit_code), Machine()
-    detail = f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
-    return Finding("params", "ok", detail), params.machine
+        return Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
 
 
 def _torch() -> Iterator[Finding]:
@@ -62,17 +61,17 @@ def _torch() -> Iterator[Finding]:
 
         from transformer_core.models.precision import AMPERE, can_compile
     except (ImportError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        yield Finding("torch", "problem", f"cannot be loaded ({reason})", "Install again: make install", ExitCode.UNAVAILABLE)
+        yield Finding("torch", "problem", f"cannot be loaded ({first_line(error)})", "Install again: make install", ExitCode.UNAVAILABLE)
         return
     yield Finding("torch", "ok", torch.__version__)
+    count = torch.cuda.device_count()  # It needs no working CUDA.
     if torch.cuda.is_available():
-        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
+        gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
+        yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus))
         if not can_compile(torch.device("cuda", 0)):
             remedy = "" if torch.cuda.get_device_capability(0) < AMPERE else "Install gcc and python3-dev."  # Triton needs Ampere.
             yield Finding("compiler", "warning", "kernels are not compiled: training is slower", remedy)
-    elif shutil.which("nvidia-smi") or torch.cuda.device_count():  # The count needs no working CUDA.
+    elif shutil.which("nvidia-smi") or count:
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
         yield Finding("cuda", "warning", f"there is an NVIDIA driver, but torch (built {built}) sees no GPU", remedy)
@@ -80,58 +79,22 @@ def _torch() -> Iterator[Finding]:
         yield Finding("cuda", "ok", "no GPU: training runs on the CPU")
 
 
-def _disk(root: Path) -> Finding:
-    free = shutil.disk_usage(root).free
-    if free >= _DISK_GIB * _GIB:
-        return Finding("disk", "ok", f"{free / _GIB:.1f} GiB free")
-    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to."
-    return Finding("disk", "warning", f"{free / _GIB:.1f} GiB free", remedy)
+def _check_params(root: Path) -> str:
+    params = load_params(root / PARAMS_FILE)
+    return f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
 
 
-def _repository(root: Path) -> Finding:
-    def problem(detail: str, remedy: str, code: ExitCode = ExitCode.BAD_CONFIGURATION) -> Finding:
-        return Finding("repository", "problem", detail, remedy, code)
-
-    if shutil.which("git") is None:
-        return problem("git is not installed", "Install git: DVC needs it.")
-    asked = subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, text=True, check=False)
-    if asked.returncode:
-        answer = asked.stderr.split("\n")[0].removeprefix("fatal: ")
-        return problem(f"git: {answer}", "Go to your clone of the repository, or: git init")
-    for name in (".dvc", "dvc.yaml"):
-        if not (root / name).exists():
-            return problem(f"no {name} here", "Go to the top of the repository, or: transformer-core new .")
-    if damaged := _damaged_by_a_kill(root):
-        return problem(f"{damaged}: damaged, no DVC command can run", f"If no DVC command is running: rm {damaged}", ExitCode.BAD_DATA)
-    return Finding("repository", "ok", "git and DVC are set up")
-
-
-def _damaged_by_a_kill(root: Path) -> Path | None:
-    """Return a file that DVC writes in place and a kill left damaged: its record of running commands, or an empty dvc.lock."""
-    running, lock = root / ".dvc" / "tmp" / "rwlock", root / "dvc.lock"
-    try:
-        with suppress(FileNotFoundError):
-            read_json(running)
-    except UserError:
-        return running
-    return lock if lock.is_file() and not lock.stat().st_size else None
-
-
-def _service(name: str, address: str) -> Finding:
-    """Return whether the server at an address answers; anything but http(s) is no server."""
+def _check_service(address: str) -> str:
+    """Return that the server at an address answers; anything but http(s) is no server. Raises `UserError`: it does not."""
     shown = without_logins(address)
     if re.match(r"[\w.-]+:\d", address):
-        return Finding(name, "problem", f"{shown}: not an address", f"Write http://{shown}", ExitCode.BAD_CONFIGURATION)
+        raise configuration_error(f"{shown}: not an address", f"Write http://{shown}")
     if not address.startswith(("http://", "https://")):
-        return Finding(name, "ok", shown or "no address in the environment: a temporary server, or that of its own settings")
-    request = urllib.request.Request(f"{shown.rstrip('/')}/health")
+        return shown or "no address in the environment: a server or file of its own settings"
     try:
-        given = urlsplit(address)
-        if given.username is not None:  # urllib would take it for a part of the host.
-            login = f"{unquote(given.username)}:{unquote(given.password or '')}"
-            request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
-        urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS).close()
-    except (OSError, ValueError, HTTPException) as error:  # An answer such as 401 is an OSError.
+        requests.get(f"{address.rstrip('/')}/health", timeout=3).raise_for_status()
+    except requests.RequestException as error:
+        words = "no connection" if type(error) is requests.ConnectionError else first_line(error)
         remedy = "Start it, or correct its address or login. Training runs without MLflow; only stage publish needs it."
-        return Finding(name, "problem", f"{shown}: {error}", remedy, ExitCode.UNAVAILABLE)
-    return Finding(name, "ok", f"{shown} answers")
+        raise UserError(f"{shown}: {words}", remedy, ExitCode.UNAVAILABLE) from None
+    return f"{shown} answers"

@@ -5,10 +5,11 @@ setup.py imports this module to copy `FILES` into a wheel, so importing it must 
 
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
-from transformer_core.errors import configuration_error, git_missing
-from transformer_core.files import sha256_of, write_text
+from transformer_core.errors import UserError, configuration_error, git_missing
+from transformer_core.files import read_json, sha256_of, write_text
 
 # Files of the repository that are copied to a project; dvc.yaml is adapted.
 FILES = (
@@ -30,7 +31,6 @@ FILES = (
 PACKAGED = "project_files"
 # Folder of a project with the SHA-256 sums of the installed code, one file per stage.
 SUMS = "installed"
-_RECIPE = "tatoeba"
 _INSTALLED = Path(__file__).parents[1]  # site-packages, or the root of a clone
 _STAGE = re.compile(r"  (\w+):\n")
 _CODE = re.compile(r"      - ((?:transformer_core|flows)/.+)\n")
@@ -61,7 +61,7 @@ def new_project(folder: Path) -> list[Path]:
     if not (folder / ".git").exists():
         _git_init(folder)
     dag, code = adapt(_text("dvc.yaml"))
-    contents = {name: _text(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(_RECIPE)}
+    contents = {name: _text(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(recipes.DEFAULT)}
     kept = []
     for path, content in ((folder / name, content) for name, content in contents.items()):
         if not path.exists():
@@ -71,6 +71,31 @@ def new_project(folder: Path) -> list[Path]:
     for stage, paths in code.items():
         write_text(folder / SUMS / f"{stage}.sha256", "".join(f"{sha256_of(_INSTALLED / path)}  {path}\n" for path in _files(paths)))
     return kept
+
+
+def check_repository(root: Path) -> str:
+    """Return that `root` is the top of a git repository with DVC. Raises `UserError`: it is not, or a kill has damaged it."""
+    try:
+        subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise git_missing() from None
+    except subprocess.CalledProcessError as error:
+        answer = error.stderr.split("\n")[0].removeprefix("fatal: ")
+        raise configuration_error(f"git: {answer}", "Go to your clone of the repository, or: git init") from None
+    for name in (".dvc", "dvc.yaml"):
+        if not (root / name).exists():
+            raise configuration_error(f"no {name} here", "Go to the top of the repository, or: transformer-core new .")
+    # DVC writes its record of running commands in place; a kill may also leave dvc.lock empty.
+    running, lock = root / ".dvc" / "tmp" / "rwlock", root / "dvc.lock"
+    damaged = lock if lock.is_file() and not lock.stat().st_size else None
+    try:
+        with suppress(FileNotFoundError):
+            read_json(running)
+    except UserError:
+        damaged = running
+    if damaged:
+        raise UserError(f"{damaged}: damaged, no DVC command can run", f"If no DVC command is running: rm {damaged}")
+    return "git and DVC are set up"
 
 
 def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:

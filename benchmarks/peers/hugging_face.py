@@ -13,6 +13,7 @@ from peers import plain_torch
 from peers.job import Job, Memory, Training, Updates, train_and_report
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
+from transformer_core.export.ctranslate2 import unsupported
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.precision import choose_kernels, has_fast_bf16
@@ -89,8 +90,8 @@ def train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device:
 
 
 def fits(model: TranslationModel) -> bool:
-    """Return whether these classes can hold a model: theirs share one matrix and have keys and values of d_model / heads."""
-    if not isinstance(model, Transformer):
+    """Return whether these classes can hold a model: one that CTranslate2 supports, with one matrix, keys and values of d_model / heads."""
+    if not isinstance(model, Transformer) or unsupported(model.size):
         return False
     size = model.size
     return size.tied == "all" and size.d_k == size.d_v == size.d_model // size.heads

@@ -33,7 +33,7 @@ def main() -> None:
     torch.manual_seed(job.seed)
     model = build_model(_model_section(job), vocabulary, vocabulary)
     model.loss_function = ("crossentropy", LABEL_SMOOTHING)
-    _without_further_dropout(model)
+    _keep_the_papers_dropout(model)
 
     def train(updates: Updates) -> Training:
         return _train(model, _Corpus(source, target, updates, vocabulary), _configuration(job, len(updates[0]), folder))
@@ -150,7 +150,7 @@ def _model_section(job: Job) -> dict[str, Any]:
     return {"tied_embeddings": True, "tied_softmax": True, "encoder": stack, "decoder": stack}
 
 
-def _without_further_dropout(model: Any) -> None:
+def _keep_the_papers_dropout(model: Any) -> None:
     """Switch off dropout of attention weights and inside the feed-forward network, which neither the paper nor the others have."""
     for name, module in model.named_modules():
         if name.endswith(("_att.dropout", "pwff_layer.2")):

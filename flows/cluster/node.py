@@ -25,9 +25,9 @@ from flows.process.settings import apply_settings
 from flows.process.signals import stop_on_signals
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import locked, read_json
+from transformer_core.yaml_io import read_yaml
 
 # Need not be committed: params.yaml is sent with the stage, and dvc.lock is a result.
 _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")

@@ -19,9 +19,9 @@ from typing import Any
 from flows.process.paths import DVC_LOCK
 from flows.process.runner import BUG, exit_file, reports_errors
 from flows.process.signals import SIGNALLED, shell_code
-from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line
 from transformer_core.files import read_json
+from transformer_core.yaml_io import read_yaml
 
 KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 # Failures worth a retry: a service is unreachable, a stage was stopped and has saved its state, or a signal killed it.

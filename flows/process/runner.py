@@ -18,9 +18,10 @@ import psutil
 
 from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
-from transformer_core.config import PARAMS_FILE, Params, load_params, read_yaml
+from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
+from transformer_core.yaml_io import read_yaml
 
 BUG = 1
 EXITS = STATE / "exit"
@@ -119,20 +120,9 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     return ExitCode.DONE
 
 
-def check_model(params: Params) -> None:
-    """Raise `UserError` (78), which names the file, for a section `model` of params.yaml from which no model can be built."""
-    from transformer_core.presets import resolve  # Here, because stages that build no model do not depend on this code.
-
-    try:
-        resolve(params.model)
-    except UserError as error:
-        raise UserError(f"{PARAMS_FILE}: {error.message}", error.remedy, error.exit_code) from None
-
-
 def _run_body(name: str, body: Callable[[Params], str]) -> str:
     try:
         before, params = read_yaml(PARAMS_FILE), load_params()
-        check_model(params)  # So that the first stage already refuses sizes that cannot be built.
         began = time.monotonic()
         closing = body(params)
     finally:

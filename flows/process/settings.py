@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from flows.process.paths import STATE
-from flows.process.runner import check_model, echo
+from flows.process.runner import echo
 from transformer_core import recipes
-from transformer_core.config import (
-    PARAMS_FILE,
-    Params,
-    check_across_sections,
-    editable_yaml,
-    load_params,
-    read_yaml,
-    validate_document,
-    yaml_text,
-)
+from transformer_core.config import PARAMS_FILE, Params, check_params, load_params
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import locked, new_file, write_text
+from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 BACKUPS = STATE / "params"
 LOCK = STATE / "locks/params"
@@ -77,7 +69,7 @@ def _checked(recipe: str | None, overrides: Mapping[str, Any]) -> dict[str, Any]
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
-    check(document)
+    check_params(document)
     return cast("dict[str, Any]", document)
 
 
@@ -108,9 +100,9 @@ def _kept(written: bytes) -> Path:
 
 
 def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`: the settings for other machines' clones. Raises `UserError` (78) as `check`."""
+    """Return the sections of params.yaml but `machine`: the settings for other machines' clones. Raises `UserError` (78) as `check_params`."""
     sections = {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
-    check(sections)
+    check_params(sections)
     return sections
 
 
@@ -127,15 +119,8 @@ def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     """Write another machine's tracked sections to the params.yaml at `root`; its section `machine` is kept."""
     path = root / PARAMS_FILE
     document = {**sections, MACHINE: _sections(path).get(MACHINE) or {}}
-    check(document)
+    check_params(document)
     write_text(path, yaml_text(document))
-
-
-def check(document: object) -> None:
-    """Raise `UserError` (exit code 78) for settings that the schema refuses or from which no model can be built."""
-    params = validate_document(Params, document, PARAMS_FILE)
-    check_across_sections(params)
-    check_model(params)
 
 
 def _sections(path: Path, parse: Callable[[str, str], Any] | None = None) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, RAW, TRAINING_METRICS, require, rerun_remedy
-from transformer_core.config import Decode, Name, Params, PositiveInt, Quantity, Section, Total, check_document
+from transformer_core.config import Decode, Params
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.errors import configuration_error
 from transformer_core.files import read_json
+from transformer_core.schema import Name, PositiveInt, Quantity, Section, Total, check_document
 
 CLEANING, DECODING = CLEAN / CLEANING_REPORT, DECODED / "statistics.json"
 MODEL_CONFIG, CHECKPOINT_CONFIG = AVERAGED / "config.json", CHECKPOINTS / "config.json"

@@ -20,8 +20,9 @@ from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
 from flows.record.sending import background_sender
+from flows.record.store import tracking_uri
 from flows.record.usage import sampling
-from transformer_core.config import PRETRAINED, Params, tracking_uri
+from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of, write_text

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from flows.process.runner import echo, in_background
 from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, JOURNALS, NAME, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, WAITS_FOR, connect, experiment_id, find_training, reaching, search
-from flows.record.store import database
-from transformer_core.config import SQLITE
+from flows.record.store import SQLITE, database
 from transformer_core.errors import UserError, first_line, for_terminal, without_logins
 from transformer_core.files import read_json, repository, write_json
 

@@ -14,7 +14,7 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import MOST_EXTRA, MOST_INPUT, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty, validate_document
+from transformer_core.config import MOST_EXTRA, MOST_INPUT, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -22,6 +22,7 @@ from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOpti
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
+from transformer_core.schema import validate_document
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]

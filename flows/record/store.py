@@ -1,4 +1,4 @@
-"""MLflow without a server: the SQLite database mlflow.db, and beside it the folder mlruns with the files of runs and models."""
+"""Where MLflow's record is. Without a server: the SQLite database mlflow.db, and beside it mlruns with the files of runs and models."""
 
 import os
 import sqlite3
@@ -6,9 +6,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transformer_core.config import SQLITE
+from transformer_core.config import Machine
 from transformer_core.files import repository
 
+# Before the path of a record in an SQLite database.
+SQLITE = "sqlite:///"
+# MLflow's own default: a database beside params.yaml.
+DEFAULT_TRACKING_URI = f"{SQLITE}mlflow.db"
 MLFLOW_EXPERIMENT = "transformer-pipeline"
 ARTIFACT_FOLDER = "mlruns"
 SECONDS_TO_WAIT = 20
@@ -20,6 +24,15 @@ _PATHS = (
     ("model_versions", "source"),
     ("model_versions", "storage_location"),
 )
+
+
+def tracking_uri(machine: Machine) -> str:
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db.
+
+    The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
+    """
+    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
 def database(uri: str) -> Path | None:

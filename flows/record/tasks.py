@@ -10,10 +10,11 @@ from pydantic import BaseModel, create_model
 
 from flows.process.paths import REPORT, SCORES
 from flows.record.documents import Needed, checked, unchecked
-from transformer_core.config import TREES, Name, Quantity, Total
+from transformer_core.config import TREES
 from transformer_core.evaluation.moses_bleu import COUNT_TITLES
 from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
+from transformer_core.schema import Name, Quantity, Total
 
 
 @dataclass(frozen=True, eq=False)

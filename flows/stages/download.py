@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 from flows.process.paths import AVERAGED, RAW, STATE
-from transformer_core.config import Params, refuse_nested, tracking_uri
+from flows.record.store import tracking_uri
+from transformer_core.config import Params, refuse_nested
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
 from transformer_core.corpus.sources.manifest import Manifest

@@ -26,8 +26,9 @@ from flows.record.lineage import describe_training, training_description, traini
 from flows.record.registry import EVALUATION, address_of, card, decide, register, undecided
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
+from flows.record.store import tracking_uri
 from flows.record.tasks import Task, read_scores, task_of
-from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params, tracking_uri
+from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import UserError, writing
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import md5
 from math import inf
 from pathlib import Path
@@ -26,7 +26,7 @@ from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.documents import read_manifest
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested
+from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested, resolve
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -42,7 +42,6 @@ from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, TransformerSize, resolve
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
 from transformer_core.training.devices import Rank, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
@@ -238,7 +237,7 @@ def _new_model(params: Params) -> TranslationModel:
     if config.vocabulary.hash != meta.vocabulary_hash:
         fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}"
         raise configuration_error(f"{PARAMS_FILE}: train.init_from: {fault}", "Name the same model in bpe.init_from.")
-    given, wanted = (asdict(_effective(one)) for one in (config.model, size))
+    given, wanted = (asdict(model_size.effective()) for model_size in (config.model, size))
     if given != wanted:
         different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
         fault = f"{PARAMS_FILE}: train.init_from: {directory} has other sizes than section model"
@@ -246,17 +245,6 @@ def _new_model(params: Params) -> TranslationModel:
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())
     return tuned
-
-
-def _effective(size: ModelSize) -> ModelSize:
-    """Return the sizes without what changes neither weights nor outputs: dropout, keys that have no effect, the way depths are written."""
-    size = replace(size, dropout=0.0)
-    if not isinstance(size, TransformerSize):
-        return size
-    encoder, decoder = size.depths
-    positions = size.most_positions if size.positions == "learned" else 1
-    size = replace(size, layers=encoder, encoder_layers=encoder, decoder_layers=decoder)
-    return replace(size, attention_dropout=0.0, relu_dropout=0.0, most_positions=positions)
 
 
 def _validation(

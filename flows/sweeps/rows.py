@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_core.config import Model, Params, parse_yaml
+from transformer_core.config import Model, Params, resolve
 from transformer_core.errors import configuration_error, did_you_mean
-from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
+from transformer_core.presets import BASE, TABLE_3, TransformerSize
+from transformer_core.sizes import ModelSize
+from transformer_core.yaml_io import parse_yaml
 
 _MOST_ROWS = 1_000
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from tests.models.on_disk import VOCAB, write_model
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.cli import main
 from transformer_core.corpus.text import write_lines
 from transformer_core.models.architectures import build
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 # The program as a user starts it.
 COMMAND = Path(sys.executable).with_name("transformer-core")

@@ -35,7 +35,7 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
 def test_only_numbers_of_layers_that_count_are_shown(call: Call, tmp_path: Path) -> None:
     for depths, shown in (
         ("decoder_layers: 1", "layers 2, "),
-        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: d_model "),
+        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: architecture transformer, d_model "),
     ):
         write_params(tmp_path, "tatoeba", ("preset: tiny", f"preset: tiny\n  {depths}"))
         heading = call("info").out.split("\n")[0]
@@ -107,14 +107,14 @@ def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document:
     assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
 
 
-def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_passes_of_r_drop(
+def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_passes_of_a_pair(
     document: Callable[..., Any], tmp_path: Path
 ) -> None:
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
     write_params(tmp_path, "tatoeba", *of_one)
     here = document("estimate", "--rate", "1")  # machine.nodes are those of a work pool.
     write_params(
-        tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"), ("  dropout: 0", "  dropout: 0.1")
+        tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("_drop: 0", "_drop: 5"), ("  dropout: 0", "  dropout: 0.1")
     )
     there, given = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (given, 3, 1)):

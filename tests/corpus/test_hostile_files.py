@@ -14,12 +14,14 @@ import pytest
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
+from transformer_core.config import load_params
 from transformer_core.corpus.sources import formats
 from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import file_lines, unpack
 from transformer_core.errors import UserError
+from transformer_core.schema import validate_document
+from transformer_core.yaml_io import parse_yaml, read_yaml
 
 TEXT = b"ein Haus\n"
 ZEROS = bytes(1 << 20)

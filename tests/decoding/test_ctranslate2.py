@@ -1,7 +1,7 @@
 """CTranslate2 beside our own model and search, on the same weights."""
 
 import signal
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from tests.refusals import refused
-from transformer_core.config import CTRANSLATE2_KEYS, PAPER_SEARCH, Penalty
+from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
@@ -81,8 +81,7 @@ CONVERTED: list[dict[str, Any]] = [
 
 
 def test_the_parity_of_every_size_that_is_converted_is_tested() -> None:
-    assert {"architecture"}.union(*CONVERTED) == CTRANSLATE2_KEYS
-    assert {field.name for field in fields(TransformerSize)} - CTRANSLATE2_KEYS == {"neighbourhood"}  # Which is refused.
+    assert {"architecture"}.union(*CONVERTED) == TransformerSize.keys_that_are("exported")
 
 
 @pytest.mark.parametrize("changes", CONVERTED, ids=str)

@@ -11,12 +11,12 @@ import torch
 from tests.decoding.parity import WordsOnly, made_up_pairs
 from tests.models.on_disk import SMALL, write_drawn, write_model
 from tests.refusals import refused
+from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose, load, translated
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
-from transformer_core.presets import RecurrentSize
 
 POWER = Search(4, 0.6, "power", max_extra=20, patience=1)
 SOURCES = [source for source, _ in made_up_pairs(50, seed=5)]

@@ -14,7 +14,7 @@ from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import perplexity, score_tokens
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize
+from transformer_core.sizes import ModelSize
 
 PAPER = EVERY["transformer"]
 CHOSEN = ("transformer", "pre-norm", "learned positions", "no tying", "lstm without attention", "lstm, additive",

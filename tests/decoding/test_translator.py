@@ -19,7 +19,7 @@ from transformer_core.decoding.translator import Hypothesis, Translator, batches
 from transformer_core.models.architectures import build
 from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize
+from transformer_core.sizes import ModelSize
 
 LINES = ["", *(f"{line} {end}" for line in TEXT for end in ("", "dog", "a house", "the cat sees"))]
 SEARCH = Search(beam=2, max_extra=4)

@@ -12,13 +12,15 @@ import pytest
 
 from tests.models.on_disk import VOCAB, write_drawn
 from tests.refusals import refused
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.errors import UserError
 from transformer_core.export import ctranslate2 as module
 from transformer_core.export.ctranslate2 import TABLE_POSITIONS, cached_export, export_model
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import load_model
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 SIZE = TransformerSize(layers=1, d_model=32, d_ff=16, heads=2, d_k=16, d_v=16, dropout=0.0)
 

@@ -13,8 +13,9 @@ import torch
 from flows.process.runner import run_stage
 from flows.process.signals import STOP_SIGNALS
 from transformer_core import recipes
-from transformer_core.config import PARAMS_FILE, Params, editable_yaml, yaml_text
+from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.files import write_text
+from transformer_core.yaml_io import editable_yaml, yaml_text
 
 
 def set_params(**sections: Mapping[str, object]) -> None:

@@ -34,9 +34,9 @@ from tests.faults.proxy import troubled
 from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
 from tests.refusals import refused
 from tests.waiting import wait_for
-from transformer_core.config import read_yaml
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
+from transformer_core.yaml_io import read_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 

@@ -19,16 +19,17 @@ from tests.flows.stages import changed, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.pictures.svg import pictures_of
 from tests.refusals import refused
+from transformer_core.baselines.recurrent import Recurrent
+from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.config import Machine, Params, load_params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.evaluation.report import Attended, Report
 from transformer_core.files import read_json, write_json
 from transformer_core.files import write_text as write
 from transformer_core.models.directory import Training
-from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.pictures.drawing import SECOND
-from transformer_core.presets import RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
 
 RECIPE, PARSING = (ROOT / f"transformer_core/recipes/{name}.yaml" for name in ("tatoeba", "icon-parsing"))
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]

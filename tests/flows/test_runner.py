@@ -21,9 +21,10 @@ from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
 from tests.waiting import wait_for
-from transformer_core.config import Params, load_params, read_yaml
+from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import read_json, write_json, write_text
+from transformer_core.yaml_io import read_yaml
 
 pytestmark = pytest.mark.usefixtures("default_params")
 

@@ -28,10 +28,9 @@ from tests.clone import CORPUS, Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
-from transformer_core.config import Machine, Model, Params
+from transformer_core.config import Machine, Model, Params, resolve
 from transformer_core.errors import UserError
 from transformer_core.files import write_json, write_text
-from transformer_core.presets import resolve
 
 
 def sections() -> dict[str, Any]:

@@ -16,10 +16,11 @@ from flows.record.journal import Journal, position_file
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
 from flows.record.server import PARENT_TAG, connect, experiment_id, run_link, search
+from flows.record.store import tracking_uri
 from tests.clone import git
 from tests.flows.publishing import points, training
 from tests.waiting import wait_for
-from transformer_core.config import Machine, tracking_uri
+from transformer_core.config import Machine
 from transformer_core.files import read_json, write_json
 from transformer_core.training.checkpoint import state_root
 

@@ -20,12 +20,11 @@ from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
 from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_model
-from transformer_core.config import load_params
+from transformer_core.config import load_params, resolve
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
-from transformer_core.presets import resolve
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]

@@ -17,6 +17,7 @@ from flows.stages.average import _chosen
 from tests.corpus.encoded import write_binarized
 from tests.fuzz.fuzzer import Read, Reader
 from tests.models.on_disk import TEXT, write_drawn
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.config import Average
 from transformer_core.corpus.tokens.binary import open_split, shard_files
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
@@ -27,7 +28,8 @@ from transformer_core.errors import UserError, machine_errors
 from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 from transformer_core.training.checkpoint import StateDirectory, average
 
 _SIZES: Sequence[ModelSize] = (

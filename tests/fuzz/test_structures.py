@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tests.corpus.archives import archive_bytes
 from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
-from transformer_core.config import Params, parse_yaml, validate_document, yaml_text
+from transformer_core.config import Params, resolve
 from transformer_core.corpus.sources.catalogue import Entry
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.errors import UserError, for_terminal
-from transformer_core.presets import resolve
+from transformer_core.schema import validate_document
+from transformer_core.yaml_io import parse_yaml, yaml_text
 
 PARAMS = recipes.load("tatoeba").model_dump(mode="json")
 KEYS = [(section, key) for section, keys in PARAMS.items() for key in keys]

@@ -29,7 +29,7 @@ from tests.flows.publishing import MANIFEST as RAW_MANIFEST
 from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
 from transformer_core.cli import _parser
-from transformer_core.config import TREES, load_params
+from transformer_core.config import TREES, load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, FoundEntry, Source, Splits, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
@@ -46,7 +46,6 @@ from transformer_core.evaluation.comparison import side_by_side
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.report import render_sentences
 from transformer_core.files import new_directory, read_numbers, write_json
-from transformer_core.presets import resolve
 
 _ENGLISH = [f"a house number {number} & more" for number in range(12)]
 _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)]

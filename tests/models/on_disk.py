@@ -10,7 +10,8 @@ from transformer_core.config import Decode
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 TEXT = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 VOCAB = 40

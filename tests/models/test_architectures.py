@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 VOCAB = 23
 PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)

@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.models.test_architectures import VOCAB, built, tokens
+from transformer_core.baselines.convolutional import ConvolutionalState
+from transformer_core.baselines.recurrent import AdditiveAttention, reversed_order
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.models.architectures import build
-from transformer_core.models.convolutional import ConvolutionalState
-from transformer_core.models.recurrent import AdditiveAttention, reversed_order
-from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize
+from transformer_core.sizes import architectures
 
 
 def weight(layer: torch.nn.Module) -> Tensor:
@@ -179,7 +180,7 @@ def test_the_published_convolutional_sizes_have_their_number_of_parameters(
     preset: str, d_model: int, convolutions: list[tuple[int, int]]
 ) -> None:
     with torch.device("meta"):
-        model = build(PRESETS["convolutional"][preset], 40_000)
+        model = build(architectures()["convolutional"].presets[preset], 40_000)
     assert sum(parameter.numel() for parameter in model.parameters()) == published_parameters(40_000, d_model, convolutions)
 
 
@@ -235,10 +236,10 @@ def test_the_convolutional_encoder_gets_a_share_of_its_gradient_and_values_hold_
     assert torch.allclose(state.values, (outputs[0] + embedded) * math.sqrt(0.5), atol=1e-12)
 
 
-@pytest.mark.parametrize("architecture", PRESETS)
+@pytest.mark.parametrize("architecture", architectures())
 def test_bf16_gives_the_gradients_of_float32_up_to_its_rounding(architecture: str) -> None:
     torch.manual_seed(0)
-    model = build(PRESETS[architecture]["tiny"], VOCAB).eval()
+    model = build(architectures()[architecture].presets["tiny"], VOCAB).eval()
     source, target = tokens(8, 9), tokens(8, 7)
 
     def gradients(bf16: bool) -> Tensor:

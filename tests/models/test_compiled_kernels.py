@@ -90,8 +90,8 @@ def test_attention_within_short_sentences(compiled: list[Any], longest: int) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> None:
-    from transformer_core.models.ops.padded_attention import _MOST, _WIDEST
     from transformer_core.models.ops.decoding_attention import decoding_attention
+    from transformer_core.models.ops.padded_attention import _MOST, _WIDEST
 
     for hypotheses in (4, _MOST):
         query, slots = drawn(2, 8, hypotheses, _WIDEST, dtype=dtype), drawn(2, 8, 96, _WIDEST, dtype=dtype)

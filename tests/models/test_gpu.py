@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.models.test_architectures import SIZES, built, tokens
 from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize
+from transformer_core.sizes import ModelSize
 from transformer_core.training.loss import cross_entropy
 
 pytestmark = pytest.mark.gpu

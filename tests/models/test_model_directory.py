@@ -10,9 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.models.on_disk import VOCAB, write_drawn, write_model
 from tests.refusals import refused
+from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import check_finite, load_model
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.1)
 

@@ -9,11 +9,12 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.refusals import refused
+from transformer_core.baselines.sizes import ConvolutionalSize
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
 from transformer_core.pictures.positions import encodings_of, position_figure, sinusoids
-from transformer_core.presets import ConvolutionalSize, TransformerSize
+from transformer_core.presets import TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 

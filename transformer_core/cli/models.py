@@ -21,7 +21,7 @@ from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
     from transformer_core.config import Model
-    from transformer_core.presets import ModelSize
+    from transformer_core.sizes import ModelSize
 
 # From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
 _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
@@ -71,12 +71,7 @@ def add_to(commands: Commands) -> None:
 def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the sizes of a model."""
     parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
-    parser.add_argument(
-        "--architecture",
-        metavar="A",
-        choices=("transformer", "recurrent", "convolutional"),
-        help="architecture of the preset: %(choices)s (default: transformer)",
-    )
+    parser.add_argument("--architecture", metavar="A", help="architecture of the preset: recurrent, ... (default: transformer)")
     parser.add_argument(
         "--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size of params.yaml)"
     )
@@ -102,11 +97,13 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 
     Raises `UserError` (78): no such model, or a --length beyond its learned positions.
     """
-    from transformer_core.config import Model, load_params
-    from transformer_core.presets import TransformerSize, resolve
+    from transformer_core.config import Model, load_params, resolve
+    from transformer_core.presets import TransformerSize
+    from transformer_core.schema import validate_document
 
     if arguments.preset:
-        model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
+        options = {"preset": arguments.preset, "architecture": arguments.architecture or "transformer"}
+        model = validate_document(Model, options, Path("options"))
     elif arguments.architecture:
         raise configuration_error("--architecture: needs a --preset")
     else:

@@ -31,7 +31,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Print a line for each check; return the exit code of the first problem, or 0 (warnings are not problems)."""
     from transformer_core.doctor import examine
 
-    findings = examine()
+    findings = list(examine())
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -17,7 +17,6 @@ from transformer_core.errors import configuration_error
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
-from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
@@ -94,7 +93,7 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
 
 def keeps_weights(model: TranslationModel) -> bool:
     """Return whether `attention_maps` supports a model; a convolutional one has attention, but its weights cannot be recorded."""
-    return isinstance(model, Transformer) or (isinstance(model, Recurrent) and model.attention is not None)
+    return isinstance(model, Transformer) or model.energies is not None
 
 
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
@@ -108,11 +107,7 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
     read = [BOS, *target[:-1]]
     with torch.inference_mode():
         ids = [torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)]
-        if isinstance(model, Transformer):
-            weights = _transformer_weights(model, *ids)
-        else:
-            assert isinstance(model, Recurrent)
-            weights = {"cross": _recurrent_weights(model, *ids)}
+        weights = _transformer_weights(model, *ids) if isinstance(model, Transformer) else _weights_of_energies(model, *ids)
     source_pieces, read_pieces, predicted_pieces = (subword.processor.id_to_piece(list(tokens)) for tokens in (source, read, target))
     arrays = {kind: found.float().cpu().numpy() for kind, found in weights.items()}
     return AttentionMaps(source_pieces, read_pieces, predicted_pieces, arrays)
@@ -149,16 +144,16 @@ def _recording(attention: MultiHeadAttention) -> Iterator[list[Tensor]]:
         attention.attend = attend
 
 
-def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor:
-    """Return the softmax of each step's energies over the encoder's states, (1, 1, T, S)."""
-    assert model.attention is not None
+def _weights_of_energies(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
+    """Return the softmax of each step's energies over the encoder's states, (1, 1, T, S), as the weights of attention to the source."""
+    assert model.energies is not None
     steps: list[Tensor] = []
-    recording = model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
+    recording = model.energies.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
     try:
         model(source, torch.ones_like(source, dtype=torch.bool), read)
     finally:
         recording.remove()
-    return torch.cat(steps, dim=1)[None]
+    return {"cross": torch.cat(steps, dim=1)[None]}
 
 
 def _rounded(weights: NDArray[np.float32]) -> list[list[float | None]]:

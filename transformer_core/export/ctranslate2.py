@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.config import CTRANSLATE2_KEYS, PAPER_SEARCH
+from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
@@ -30,7 +30,8 @@ from transformer_core.models.embeddings import LearnedPositions, sinusoidal_posi
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, TransformerSize
+from transformer_core.presets import TransformerSize
+from transformer_core.sizes import ModelSize
 
 # Length of the table of encodings of a model without a largest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
 # differ from the paper's.)
@@ -52,10 +53,11 @@ def unsupported(size: ModelSize) -> str:
     """Return why CTranslate2 does not support a model of these sizes; empty if it does."""
     if not isinstance(size, TransformerSize):
         return f"CTranslate2 has no {size.architecture} model"
-    for field in fields(size):
-        value = getattr(size, field.name)
-        if field.name not in CTRANSLATE2_KEYS and value != field.default:
-            return f"its {field.name} ({value}) cannot be converted to CTranslate2"
+    exported = size.keys_that_are("exported")
+    for key in fields(size):
+        value = getattr(size, key.name)
+        if key.name not in exported and value != key.default:
+            return f"its {key.name} ({value}) cannot be converted to CTranslate2"
     return ""
 
 

@@ -7,14 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.ops.choice import prepare_for_training
-from transformer_core.models.recurrent import Bahdanau, Cho, Luong, Recurrent
-from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, RecurrentSize, TransformerSize
+from transformer_core.sizes import ModelSize, architectures
 
-_RECURRENT = {"simple": Recurrent, "cho": Cho, "bahdanau": Bahdanau, "luong": Luong}
 _BYTES_A_PARAMETER = 16  # Weights, gradients and Adam's two moments, in float32.
 _TRAINING_PASSES = 3  # A backward pass takes twice the products of a forward pass.
 _FLOPS_A_WEIGHT = 2 * _TRAINING_PASSES  # A multiplication and an addition.
@@ -39,11 +35,8 @@ class Cost:
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:
     """Return a new model of these sizes, with weights drawn from torch's default random generator."""
-    if isinstance(size, TransformerSize):
-        return Transformer(size, vocab_size)
-    if isinstance(size, RecurrentSize):
-        return _RECURRENT[size.decoder](size, vocab_size)
-    return Convolutional(size, vocab_size)
+    model: TranslationModel = architectures()[size.architecture].load()(size, vocab_size)
+    return model
 
 
 def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:

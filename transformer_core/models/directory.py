@@ -2,22 +2,25 @@
 
 import shutil
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from transformer_core.config import Decode, Quantity, Section, Total, check_document
+from transformer_core.config import Decode
 from transformer_core.errors import UserError, first_line, is_out_of_memory
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSize
+from transformer_core.schema import Quantity, Section, Total, check_document
+from transformer_core.sizes import ModelSize, architectures
 
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
@@ -44,6 +47,12 @@ class Training(Section):
     seconds: Quantity
 
 
+if TYPE_CHECKING:
+    AnySize = ModelSize
+else:
+    AnySize = Annotated[reduce(or_, (entry.size for entry in architectures().values())), Field(discriminator="architecture")]
+
+
 class ModelConfig(Section):
     """Content of config.json.
 
@@ -56,7 +65,7 @@ class ModelConfig(Section):
     model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
 
     format: Literal[2] = 2
-    model: Annotated[ModelSize, Field(discriminator="architecture")]
+    model: AnySize
     vocabulary: Vocabulary
     source: str
     target: str
@@ -64,6 +73,12 @@ class ModelConfig(Section):
     averaged: int = 1
     decode: Decode | None = None
     weights_sha256: str | None = None
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _without_null(cls, model: object) -> object:
+        """Leave out the keys that are null, since an earlier version wrote some that no longer exist."""
+        return {key: value for key, value in model.items() if value is not None} if isinstance(model, dict) else model
 
 
 def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path, *others: Path) -> None:
@@ -157,7 +172,7 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         RuntimeError: names the first difference.
     """
     embedding = (config.vocabulary.size, config.model.d_model)
-    layers = _depth(config.model)
+    layers = config.model.depth
     if weights.get("embedding.weight", torch.empty(0)).shape != embedding or layers > len(weights):
         raise RuntimeError(f"{layers} layers and an embedding of {embedding} are not what it holds")
     with _WithoutStorage():
@@ -167,15 +182,6 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
     for name, weight in weights.items():
         if weight.shape != expected[name].shape:
             raise RuntimeError(f"{name} is {tuple(weight.shape)}, but should be {tuple(expected[name].shape)}")
-
-
-def _depth(size: ModelSize) -> int:
-    """Return the number of layers of the deeper stack."""
-    if isinstance(size, TransformerSize):
-        return max(size.depths)
-    if isinstance(size, ConvolutionalSize) and size.convolutions:
-        return sum(layers for _, _, layers in size.convolutions)
-    return size.layers
 
 
 class _WithoutStorage(TorchFunctionMode):

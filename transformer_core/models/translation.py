@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.embeddings import Dropout, TokenEmbedding
-from transformer_core.presets import ModelSize
+from transformer_core.sizes import ModelSize
 
 
 class DecoderState(Protocol):
@@ -31,9 +31,11 @@ class TranslationModel(nn.Module, ABC):
         embedding: embedding of source tokens, and of everything that shares its matrix.
         dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
+        has_positions: whether positional encodings are added to the embeddings.
     """
 
     most_positions: int | None = None
+    has_positions = True
 
     def __init__(self, size: ModelSize, vocab_size: int) -> None:
         super().__init__()
@@ -50,6 +52,11 @@ class TranslationModel(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.output_weight.device
+
+    @property
+    def energies(self) -> nn.Module | None:
+        """The module whose outputs, (B, K, S), are the scores of the only attention; None if there is no such module."""
+        return None
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:

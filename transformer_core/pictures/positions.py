@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from transformer_core.errors import configuration_error
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
-from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
@@ -76,8 +75,8 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
         with torch.inference_mode():
             tables = {name: side(0, positions).double().cpu().numpy() for name, side in sides.items() if side is not None}
         return [Encodings(name, table, learned=True) for name, table in tables.items()]
-    if isinstance(model, Recurrent) or (isinstance(model, Transformer) and model.source_positions is None):
-        why = "a recurrent one reads the words in their order" if isinstance(model, Recurrent) else "its setting model.positions is none"
+    if not model.has_positions or (isinstance(model, Transformer) and model.source_positions is None):
+        why = "its setting model.positions is none" if model.has_positions else "a recurrent one reads the words in their order"
         raise configuration_error(f"this model has no positional encodings: {why}")
     return [sinusoids(positions, model.d_model)]
 

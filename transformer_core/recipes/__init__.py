@@ -1,4 +1,9 @@
-"""Recipes: complete params files by name, as text with comments."""
+"""Recipes: complete params files by name, as text with comments.
+
+The file of the default recipe is complete. Any other has the entries in which it differs from the default, or from the recipe that it names
+in `like`: lines with the comments above them, which take the place of line and comments there. Section `model` replaces the whole section,
+because its keys belong to a preset.
+"""
 
 import re
 from copy import deepcopy
@@ -9,13 +14,18 @@ from pathlib import Path
 
 from ruamel.yaml.comments import CommentedMap
 
-from transformer_core.config import Params, editable_yaml, parse_yaml, validate_document, yaml_text
+from transformer_core.config import Params
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
+from transformer_core.schema import validate_document
+from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
+DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
+# The first comment of a recipe's file, the recipe from which it differs, and its entries.
+_FILE = re.compile(r"((?:#.*\n)*)(?:like: (\S+)\n)?((?:.*\n)*)")
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
@@ -144,8 +154,41 @@ def _document(name: str) -> CommentedMap:
 
 @cache
 def _packaged(name: str) -> CommentedMap:
-    document: CommentedMap = editable_yaml(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"), name)
+    document: CommentedMap = editable_yaml("".join(_parts(name)), name)
     return document
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Return the first comment and the complete sections of a recipe with a file."""
+    comment, start, changes = differences(name)
+    if name == DEFAULT:
+        return comment, changes
+    sections = entries(_parts(start)[1])
+    for section, changed in entries(changes).items():
+        sections[section] = changed if section == "model" else {**sections[section], **changed}
+    return comment, "".join(line for section in sections.values() for line in section.values())
+
+
+def differences(name: str) -> tuple[str, str, str]:
+    """Return the first comment of a recipe's file, the recipe from which it differs, and the sections and keys in which it does."""
+    file = _FILE.fullmatch(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"))
+    assert file is not None
+    return file[1], file[2] or DEFAULT, file[3]
+
+
+def entries(text: str) -> dict[str, dict[str, str]]:
+    """Return the lines of sections by section and key, each with the comments above it; the key of the section's own line is empty."""
+    sections: dict[str, dict[str, str]] = {}
+    section, entry = "", ""
+    for line in text.splitlines(keepends=True):
+        entry += line
+        if not line.lstrip().startswith("#"):
+            key = line.partition(":")[0]
+            if not key.startswith(" "):
+                section, key = key, ""
+            sections.setdefault(section, {})[key] = entry
+            entry = ""
+    return sections
 
 
 def _row(name: str) -> CommentedMap:
@@ -174,7 +217,7 @@ def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
 
 def _baseline(name: str) -> CommentedMap:
     """Return the recipe of a baseline: the default recipe with another model."""
-    (words, settings), document = BASELINES[name], _document("tatoeba")
+    (words, settings), document = BASELINES[name], _document(DEFAULT)
     document.yaml_set_start_comment(f"Baseline on Tatoeba: {words}. The default\nrecipe with another model: same corpus, same updates.")
     document["model"].insert(0, "architecture", "recurrent")
     document["model"].update(settings)

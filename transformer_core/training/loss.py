@@ -54,7 +54,7 @@ class Loss(NamedTuple):
     correct: Tensor
 
 
-def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, r_drop: float = 0.0) -> Loss:
+def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float = 0.0) -> Loss:
     """Return the loss of the logits `hidden @ weight.T`; with two passes R-Drop's, halved (Liang et al. 2021, section 2).
 
     Args:
@@ -62,14 +62,14 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
         weight: (V, D) matrix of the pre-softmax projection.
         targets: (n,) token ids; for `has_kernel` -1 marks filling, which has no loss.
         label_smoothing: eps_ls (paper 5.4); 0 for none.
-        r_drop: weight of the divergences of two passes (alpha of Liang et al.).
+        alpha: weight of the divergences of the two passes of R-Drop (Liang et al. 2021).
     """
-    if torch.is_grad_enabled() and not r_drop and has_kernel(hidden.device, hidden.dtype):
+    if torch.is_grad_enabled() and not alpha and has_kernel(hidden.device, hidden.dtype):
         smoothed, nll = _LossOfKernel.apply(hidden, weight, targets, label_smoothing)  # type: ignore[no-untyped-call]
         return Loss(smoothed, smoothed.detach(), nll, torch.zeros_like(nll))
     passes = len(hidden) // len(targets)
     # The grad mode is an argument, since it is always off in `forward`, and `needs_input_grad` does not depend on it.
-    arguments = (hidden.unflatten(0, (passes, len(targets))), weight, targets, label_smoothing, r_drop / 2, torch.is_grad_enabled())
+    arguments = (hidden.unflatten(0, (passes, len(targets))), weight, targets, label_smoothing, alpha / 2, torch.is_grad_enabled())
     return Loss(*(total / passes for total in _SlicedLoss.apply(*arguments)))  # type: ignore[no-untyped-call]
 
 

@@ -13,7 +13,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import weights_dtype
-from transformer_core.presets import ModelSize
+from transformer_core.sizes import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import process_group
 from transformer_core.training.records import Observer, Progress, UpdateRecord

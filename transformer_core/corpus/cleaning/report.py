@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from transformer_core.config import Section, Total
+from transformer_core.schema import Section, Total
 
 CLEANING_REPORT = "report.json"
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from transformer_core.config import Language, Name, Section, Total
 from transformer_core.corpus.text import SPLITS
+from transformer_core.schema import Language, Name, Section, Total
 
 MANIFEST = "manifest.json"
 

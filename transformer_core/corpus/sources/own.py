@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
+from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import Candidates, HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
@@ -17,6 +17,8 @@ from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
+from transformer_core.schema import Language, validate_document
+from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000

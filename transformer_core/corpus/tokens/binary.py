@@ -18,9 +18,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.config import NonNegativeInt, PositiveInt, Section, check_document
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of
+from transformer_core.schema import NonNegativeInt, PositiveInt, Section, check_document
 
 META = "meta.json"
 _REMEDY = "Make it again with: dvc repro --force --single-item binarize"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
+from transformer_core.baselines.sizes import ConvolutionalSize
 from transformer_core.models.embeddings import Dropout, SinusoidalPositions
 from transformer_core.models.translation import TranslationModel, as_autocast
-from transformer_core.presets import ConvolutionalSize
 
 # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
 _HALF = math.sqrt(0.5)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.models.translation import TranslationModel, as_autocast
-from transformer_core.presets import RecurrentSize
 
 Hidden = tuple[Tensor, ...]
 
@@ -83,6 +83,8 @@ class Recurrent(TranslationModel):
     Encoder and decoder share one embedding, which is also the projection. Recurrences run in float32, because CPUs have kernels for it.
     """
 
+    has_positions = False
+
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
         super().__init__(size, vocab_size)
         self.size = size
@@ -108,6 +110,10 @@ class Recurrent(TranslationModel):
             embedded = self.dropout(self.embedding(target))
             outputs = torch.stack([self._advance(embedded[:, position], state) for position in range(target.shape[1])], dim=1)
         return as_autocast(outputs)
+
+    @property
+    def energies(self) -> nn.Module | None:
+        return self.attention
 
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
         """Encode (B, S) sources; the memory has the order of the source, even if the source is read in reverse."""
@@ -220,6 +226,11 @@ class Luong(Recurrent):
         top = self._recur(torch.cat((x, fed), dim=1), state)
         state.attentional = torch.tanh(self.combine(torch.cat((_context(self.attention, top, state), top), dim=1)))
         return self.dropout(state.attentional)
+
+
+def recurrent_model(size: RecurrentSize, vocab_size: int) -> Recurrent:
+    """Return a new model with the decoder of these sizes."""
+    return {"simple": Recurrent, "cho": Cho, "bahdanau": Bahdanau, "luong": Luong}[size.decoder](size, vocab_size)
 
 
 def reversed_order(mask: Tensor) -> Tensor:

@@ -1,0 +1,125 @@
+"""Sizes of the baselines by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from transformer_core.errors import configuration_error
+from transformer_core.schema import PositiveInt
+from transformer_core.sizes import Architecture, ModelSize, key
+
+# YAML and JSON have lists in place of tuples.
+_Group = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
+_Groups = Annotated[tuple[_Group, ...], Field(strict=False)]
+# The settings that each paper's decoder fixes.
+_PAPER_DECODERS: dict[str, dict[str, object]] = {
+    "cho": {"cell": "gru", "attention": "none", "bidirectional": False},
+    "bahdanau": {"cell": "gru", "attention": "additive", "bidirectional": True},
+    "luong": {"cell": "lstm", "attention": "dot", "bidirectional": False},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSize(ModelSize):
+    """Sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
+
+    `d_model` is the width of embedding, encoder output and decoder state; each direction of a bidirectional encoder has half of it. Dropout
+    is between layers, on embeddings and before the projection. `decoder` is the order of a decoder step:
+        simple: the encoder's last states are the initial states. With attention, the previous state selects the context, which both the
+        first layer and the output layer read.
+        cho: the encoder's last state becomes a context vector c, an input of every step and of a maxout output layer (Cho et al. 2014).
+        bahdanau: the initial state comes from the encoder's backward state of the first source token; the previous state selects the
+        context; the output layer is maxout (Bahdanau et al. 2015, A.2.2).
+        luong: the new state selects the context; both give an attentional state, which is projected and fed to the next step (Luong et al.
+        2015, section 3).
+    """
+
+    architecture: Literal["recurrent"] = "recurrent"
+    cell: Literal["lstm", "gru"] = key("`lstm` (Hochreiter and Schmidhuber 1997) or `gru` (Cho et al. 2014)", "lstm")
+    attention: Literal["none", "additive", "dot"] = key(
+        "`none` passes a fixed vector alone (Sutskever et al. 2014); `additive` (Bahdanau et al. 2015) and `dot` (Luong et al. 2015) score "
+        "the encoder's states",
+        "additive",
+    )
+    decoder: Literal["simple", "cho", "bahdanau", "luong"] = key(
+        "`simple`, or as published, which fixes `cell`, `attention` and `bidirectional`: `cho`, `bahdanau` or `luong` "
+        "([architectures.md](architectures.md#the-published-forms))",
+        "simple",
+    )
+    bidirectional: bool = key("the encoder also reads from right to left", True)
+    reverse_source: bool = key(
+        "the encoder reads the source tokens in reverse order, the end token last (Sutskever et al. 2014, 3.3)", False
+    )
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        decoder = settings.get("decoder", "simple")
+        fixed = _PAPER_DECODERS.get(decoder, {})
+        for name, value in fixed.items():
+            if settings.get(name, value) != value:
+                wanted, found = (str(setting).lower() for setting in (value, settings[name]))
+                fault = f"model.{name}: must be {wanted} with model.decoder {decoder}, got {found}"
+                raise configuration_error(fault, "Leave the key out.")
+        return super().changed({**settings, **fixed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionalSize(ModelSize):
+    """Sizes of a convolutional encoder-decoder with attention in each decoder layer (ConvS2S, Gehring et al. 2017).
+
+    `d_model` is the width of the embedding, and the number of channels where `convolutions` is None. Dropout is on embeddings, on the input
+    of each convolution and before the projection. A linear map is added wherever the width changes (section 3.2).
+    """
+
+    architecture: Literal["convolutional"] = "convolutional"
+    kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
+    convolutions: _Groups | None = key(
+        "list of [channels, kernel, layers] of successive groups of layers, the same in encoder and decoder, instead of `layers` and "
+        "`kernel`",
+        None,
+    )
+
+    @property
+    def depth(self) -> int:
+        return sum(layers for _, _, layers in self.convolutions) if self.convolutions else self.layers
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        size = super().changed(settings)
+        if not size.convolutions:
+            kernels, name, fault = [size.kernel], "kernel", "must be odd"
+        else:
+            if fixed := sorted({"layers", "kernel"} & settings.keys()):
+                remedy = "Leave the key out, or change model.convolutions."
+                raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", remedy)
+            kernels, name, fault = [kernel for _, kernel, _ in size.convolutions], "convolutions", "kernels must be odd"
+        for kernel in kernels:
+            if kernel % 2 == 0:
+                raise configuration_error(f"model.{name}: {fault}, so that a convolution has a middle, got {kernel}")
+        return replace(size, layers=size.depth)
+
+
+ARCHITECTURES = {
+    "recurrent": Architecture(
+        presets={
+            "base": RecurrentSize(layers=4, d_model=1024, dropout=0.2),
+            "small": RecurrentSize(layers=2, d_model=512, dropout=0.1),
+            "tiny": RecurrentSize(layers=1, d_model=256, dropout=0.1),
+        },
+        model="transformer_core.baselines.recurrent:recurrent_model",
+    ),
+    "convolutional": Architecture(
+        presets={
+            "base": ConvolutionalSize(layers=15, d_model=512, dropout=0.1),
+            "small": ConvolutionalSize(layers=6, d_model=256, dropout=0.1),
+            "tiny": ConvolutionalSize(layers=3, d_model=192, dropout=0.1),
+            # Gehring et al. 2017, sections 4.2 and 5.1.
+            "wmt14-en-de": ConvolutionalSize(layers=15, d_model=512, dropout=0.1, convolutions=((512, 3, 10), (768, 3, 3), (2048, 1, 2))),
+            # fairseq's fconv_wmt_en_de, the authors' code: not the sizes of the paper's text.
+            "fconv-wmt-en-de": ConvolutionalSize(
+                layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))
+            ),
+        },
+        model="transformer_core.baselines.convolutional:Convolutional",
+    ),
+}
