@@ -48,7 +48,6 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"models": 2}, "no ensembles"),
     ({"prefixes": True}, "not used with prefixes"),
     ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
-    ({"size": replace(SMALL, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
     ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
 ]
 # What it does in another way.

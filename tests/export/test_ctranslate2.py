@@ -68,7 +68,6 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
 @pytest.mark.parametrize(
     ("size", "reason"),
     [
-        (replace(SIZE, neighbourhood=4), "its neighbourhood (4) cannot be converted to CTranslate2"),
         (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Recurrent"),
         (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Convolutional"),
     ],

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_core.models.ops.choice import prepare_for_training
 from transformer_core.models.translation import TranslationModel
 from transformer_core.sizes import ModelSize, architectures
 
@@ -54,6 +53,8 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
 
     Only attention's FLOPs per token depend on the length; they grow with it.
     """
+    from transformer_core.models.ops.choice import prepare_for_training  # No stage needs it for this.
+
     with torch.device("meta"):
         empty = build(size, vocab_size)
     parameters = sum(parameter.numel() for parameter in empty.parameters())

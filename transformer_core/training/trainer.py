@@ -85,7 +85,7 @@ class Trainer:
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
-        ops = prepare_for_training(model, rank.device, settings.precision, r_drop=settings.passes == 2)
+        ops = prepare_for_training(model, rank.device, settings.precision, settings.passes)
         budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
         self._captured_budget = budget if ops.captures else None
         packs = ops.packed is not None

@@ -38,8 +38,8 @@ class TrainingOps:
     captures: bool = False
 
 
-def prepare_for_training(model: TranslationModel, device: torch.device, precision: Precision, *, r_drop: bool = False) -> TrainingOps:
-    """Choose how to train a model, and set its attention.
+def prepare_for_training(model: TranslationModel, device: torch.device, precision: Precision, passes: int = 1) -> TrainingOps:
+    """Choose how to train a model, and set its attention; `passes` is `Train.passes`.
 
     - A CPU computes attention in float32.
     - A GPU has fused attention. From Ampere on, in bf16 or fp16, its micro-batches have no padding (FlashAttention). Where kernels can be
@@ -51,7 +51,7 @@ def prepare_for_training(model: TranslationModel, device: torch.device, precisio
     if not isinstance(model, Transformer) or low is None or not packs(device) or not can_pack(model.size):
         return TrainingOps(low)
     kernels = can_compile(device)
-    return TrainingOps(low, PackedTransformer(model, kernels), kernels and not r_drop)
+    return TrainingOps(low, PackedTransformer(model, kernels), kernels and passes == 1)
 
 
 def packs(device: torch.device) -> bool:
