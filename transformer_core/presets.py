@@ -13,7 +13,6 @@ from transformer_core.sizes import Architecture, ModelSize, key
 class TransformerSize(ModelSize):
     """Sizes of a Transformer and its variants; the defaults are those of the paper's base model."""
 
-    neighbourhood = None
     architecture: Literal["transformer"] = key("", "transformer", exported=True)
     encoder_layers: PositiveInt | None = key("layers of the encoder, if not `layers`", None, exported=True)
     decoder_layers: PositiveInt | None = key(
