@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
-from pkgutil import resolve_name
 from typing import Any, Literal, Self
 
 from transformer_core.errors import configuration_error
@@ -78,10 +77,6 @@ class Architecture:
     def size(self) -> type[ModelSize]:
         """The class of its sizes."""
         return type(next(iter(self.presets.values())))
-
-    def load(self) -> Any:
-        """Import and return what makes its models."""
-        return resolve_name(self.model)
 
 
 @cache

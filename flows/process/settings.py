@@ -100,7 +100,7 @@ def _kept(written: bytes) -> Path:
 
 
 def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`: the settings for other machines' clones. Raises `UserError` (78) as `check_params`."""
+    """Return the sections of params.yaml but `machine`: the settings of other machines' clones. Raises `UserError` (78)."""
     sections = {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
     check_params(sections)
     return sections

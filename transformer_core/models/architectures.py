@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Cost:
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:
     """Return a new model of these sizes, with weights drawn from torch's default random generator."""
-    model: TranslationModel = architectures()[size.architecture].load()(size, vocab_size)
+    model: TranslationModel = resolve_name(architectures()[size.architecture].model)(size, vocab_size)
     return model
 
 

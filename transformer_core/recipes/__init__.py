@@ -14,18 +14,15 @@ from pathlib import Path
 
 from ruamel.yaml.comments import CommentedMap
 
-from transformer_core.config import Params
+from transformer_core.config import Params, check_params
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
-from transformer_core.schema import validate_document
 from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
 DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
-# The first comment of a recipe's file, the recipe from which it differs, and its entries.
-_FILE = re.compile(r"((?:#.*\n)*)(?:like: (\S+)\n)?((?:.*\n)*)")
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
@@ -79,7 +76,7 @@ def read(name: str) -> str:
 
 def load(name: str) -> Params:
     """Return the settings of a recipe. Raises `UserError` (78): no such recipe."""
-    return validate_document(Params, parse_yaml(read(name), f"recipe {name}"), Path(f"recipe {name}"))
+    return check_params(parse_yaml(read(name), f"recipe {name}"), Path(f"recipe {name}"))
 
 
 def description(name: str) -> str:
@@ -154,33 +151,28 @@ def _document(name: str) -> CommentedMap:
 
 @cache
 def _packaged(name: str) -> CommentedMap:
-    document: CommentedMap = editable_yaml("".join(_parts(name)), name)
+    document: CommentedMap = editable_yaml("".join(line for section in _sections(name).values() for line in section.values()), name)
     return document
 
 
-def _parts(name: str) -> tuple[str, str]:
-    """Return the first comment and the complete sections of a recipe with a file."""
-    comment, start, changes = differences(name)
+def _sections(name: str) -> dict[str, dict[str, str]]:
+    start, changes = differences(name)
     if name == DEFAULT:
-        return comment, changes
-    sections = entries(_parts(start)[1])
-    for section, changed in entries(changes).items():
+        return changes
+    sections = _sections(start)
+    for section, changed in changes.items():
         sections[section] = changed if section == "model" else {**sections[section], **changed}
-    return comment, "".join(line for section in sections.values() for line in section.values())
+    return sections
 
 
-def differences(name: str) -> tuple[str, str, str]:
-    """Return the first comment of a recipe's file, the recipe from which it differs, and the sections and keys in which it does."""
-    file = _FILE.fullmatch(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"))
-    assert file is not None
-    return file[1], file[2] or DEFAULT, file[3]
+def differences(name: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """Return the recipe from which a recipe with a file differs, and its entries: lines with the comments above them by section and key.
 
-
-def entries(text: str) -> dict[str, dict[str, str]]:
-    """Return the lines of sections by section and key, each with the comments above it; the key of the section's own line is empty."""
+    The key of a section's own line is empty.
+    """
     sections: dict[str, dict[str, str]] = {}
     section, entry = "", ""
-    for line in text.splitlines(keepends=True):
+    for line in resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8").splitlines(keepends=True):
         entry += line
         if not line.lstrip().startswith("#"):
             key = line.partition(":")[0]
@@ -188,7 +180,8 @@ def entries(text: str) -> dict[str, dict[str, str]]:
                 section, key = key, ""
             sections.setdefault(section, {})[key] = entry
             entry = ""
-    return sections
+    start = sections.pop("like", {"": DEFAULT})[""]
+    return start.removeprefix("like:").strip(), sections
 
 
 def _row(name: str) -> CommentedMap:
