@@ -15,11 +15,11 @@ MODULES = sorted(path.relative_to(ROOT) for package in ("transformer_core", "flo
 COMPONENTS = {
     "transformer_core": [
         {"errors"},
-        {"files", "processes"},
+        {"files", "packed", "processes"},
         {"config"},
         {"presets"},
         {"corpus", "models"},
-        {"export", "pictures"},
+        {"pictures"},
         {"training", "decoding", "evaluation"},
         {"recipes", "doctor", "data_plan"},
         {"project"},

@@ -126,9 +126,9 @@ def _service(name: str, address: str) -> Finding:
         return Finding(name, "ok", shown or "no address in the environment: a temporary server, or that of its own settings")
     request = urllib.request.Request(f"{shown.rstrip('/')}/health")
     try:
-        given = urlsplit(address)
-        if given.username is not None:  # urllib would take it for a part of the host.
-            login = f"{unquote(given.username)}:{unquote(given.password or '')}"
+        parts = urlsplit(address)
+        if parts.username is not None:  # urllib would take it for a part of the host.
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
         urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS).close()
     except (OSError, ValueError, HTTPException) as error:  # An answer such as 401 is an OSError.

@@ -14,8 +14,8 @@ import pytest
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
+from transformer_core import packed
 from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
-from transformer_core.corpus.sources import formats
 from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import file_lines, unpack
@@ -89,7 +89,7 @@ def test_a_link_or_folder_in_a_zip_archive_is_no_member(tmp_path: Path) -> None:
 @pytest.fixture
 def allowed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed file may become 1 MB larger, beside 100 times its size; so the bombs can be small."""
-    monkeypatch.setattr(formats, "ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(packed, "ALLOWED_BYTES", 1 << 20)
 
 
 @pytest.mark.usefixtures("allowed_bytes")
@@ -218,12 +218,14 @@ def test_a_language_is_no_path(language: str) -> None:
         validate_document(Entry, document, Path("own.yaml"))
 
 
-def test_a_corpus_is_no_path(tmp_path: Path) -> None:
+def test_a_corpus_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of its downloads is removed at the end of the stage: `..` would be the whole folder of states."""
-    (tmp_path / "...yaml").write_text("name: ..\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("corpora").mkdir()
+    Path("corpora/...yaml").write_text("name: ..\n", encoding="utf-8")
     for name in ("..", "../x", ".", "/x"):
         with pytest.raises(UserError, match="no corpus is called"):
-            find_entry(name, tmp_path)
+            find_entry(name)
 
 
 def test_a_password_of_an_address_is_not_in_the_lock(tmp_path: Path) -> None:

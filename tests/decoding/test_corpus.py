@@ -13,6 +13,7 @@ from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
 from transformer_core.decoding import corpus, engine
+from transformer_core.decoding import shards as shards_module
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.shards import Shards
@@ -31,7 +32,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PAIRS_PER_SHARD", 6)
+    monkeypatch.setattr(shards_module, "_PAIRS_PER_SHARD", 6)
 
 
 def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pairs: list[Pair[bytes]] = PAIRS) -> list[Pair[bytes]]:
@@ -54,7 +55,7 @@ def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
     """The model's translations of the texts, with the engine that the machine has for them."""
     wanted = engine.DecodingRequest([teacher], Search(3, 0.6, nbest=3))
-    loaded = engine.load(engine.choose("auto", wanted).engine, wanted)
+    loaded = engine.load_engine(engine.choose_engine("auto", wanted).engine, wanted)
     sources = [loaded.subword.encode(text) for text in TEXTS]
     return next(engine.translated(loaded, [engine.SourceChunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))
 

@@ -17,12 +17,12 @@ from tests.refusals import refused
 from transformer_core.config import CTRANSLATE2_KEYS, PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
-from transformer_core.decoding import ctranslate2 as engine_module
+from transformer_core.decoding import ctranslate2_engine as engine_module
 from transformer_core.decoding.beam import Search, beam_search, length_penalty
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, Translator
-from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import read_json
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize

@@ -12,7 +12,7 @@ from tests.models.test_architectures import VOCAB, built
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.scoring import perplexity, score_tokens
+from transformer_core.decoding.scoring import score_tokens
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
 
@@ -122,9 +122,3 @@ def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
     numbers = torch.tensor([found for each in rough for found in each], dtype=torch.float64)
     assert (numbers.bfloat16().double() != numbers).double().mean() > 0.9
     assert numbers.tolist() == pytest.approx([found for each in exact for found in each], abs=0.3)
-
-
-def test_perplexity_is_the_exponential_of_the_mean() -> None:
-    assert perplexity(-6.0, 3) == pytest.approx(math.e**2)
-    assert perplexity(-1e6, 3) == math.inf
-    assert math.isnan(perplexity(0.0, 0))

@@ -10,7 +10,7 @@ from flows.stages import clean, publish
 from tests.flows.publishing import LINES, before_publish
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json, write_text
 

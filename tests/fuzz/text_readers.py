@@ -35,7 +35,7 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, F
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource

@@ -85,7 +85,9 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     fonts = fonts_of(maps)
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
     figures = {
-        f"{kind}.png": attention_picture(maps, kind, [*product(own, heads)], len(heads), fonts) for kind, own in chosen.items() if own
+        f"{kind}.png": attention_picture(maps, kind, [*product(numbers, heads)], len(heads), fonts)
+        for kind, numbers in chosen.items()
+        if numbers
     }
     try:
         for name, figure in figures.items():

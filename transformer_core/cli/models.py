@@ -85,8 +85,8 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write the directory and print its size."""
+    from transformer_core.decoding.ctranslate2_export import export_model
     from transformer_core.decoding.translator import load_with_subword
-    from transformer_core.export.ctranslate2 import export_model
 
     if arguments.out.resolve() == Path.cwd():
         raise configuration_error("--out: is the working directory, which would be replaced", "Name a new folder.")

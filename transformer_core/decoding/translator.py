@@ -18,8 +18,8 @@ from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padde
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.graphs import graphed
 from transformer_core.decoding.hypotheses import Finished, StepModel
+from transformer_core.decoding.restricted import Shortlisted
 from transformer_core.decoding.sampling import Sampling, sample
-from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.attention import MultiHeadAttention, SelfAttention
 from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
@@ -143,10 +143,10 @@ class Translator:
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
-        known = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
+        allowed = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
         others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
-        return cls(_together(models), subwords[0], copies, known)
+        return cls(_together(models), subwords[0], copies, allowed)
 
     def translate(
         self,
@@ -201,7 +201,7 @@ class Translator:
             shortlisted = Shortlisted(model, lists)
             outputs = _decoded(shortlisted, tokens, search, None if prefix is None else shortlisted.columns(prefix), most)
             ids = shortlisted.ids.tolist()  # Outputs are columns of the shortlists.
-            return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
+            return [[output._replace(tokens=[ids[column] for column in output.tokens]) for output in finished] for finished in outputs]
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]

@@ -134,7 +134,7 @@ class _Tally:
         """Keep a pair as an example if there are fewer than `EXAMPLES`."""
         examples = self.examples.setdefault(rule, [])
         if len(examples) < EXAMPLES:
-            examples.append((_shortened(pair[0]), _shortened(pair[1])))
+            examples.append((_as_example(pair[0]), _as_example(pair[1])))
 
     def add(self, other: "_Tally") -> None:
         """Add the counts and examples of later pairs."""
@@ -179,10 +179,9 @@ class _Work:
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
         asked = rules(self.settings, self.source, self.target)
-        raw = list(chunk.pairs())
-        part = _Part(np.zeros((len(raw), 2), np.uint8), np.zeros(len(raw), np.bool_))
+        part = _Part(np.zeros((len(chunk.source), 2), np.uint8), np.zeros(len(chunk.source), np.bool_))
         kept: list[Pair[str]] = []
-        for index, raw_pair in enumerate(raw):
+        for index, raw_pair in enumerate(map(Pair, chunk.source, chunk.target)):
             pair = self._repaired(part.tally, raw_pair, chunk.first + index)
             if pair is None:
                 continue
@@ -334,5 +333,5 @@ def _by_repair(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name, _ in REPAIRS}
 
 
-def _shortened(text: str) -> str:
+def _as_example(text: str) -> str:
     return text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"

@@ -67,7 +67,7 @@ class BpeDropout:
         cost, probability, parts = self._costs.get, self._settings.bpe_dropout, [*"".join([self._pieces[token] for token in tokens])]
         costs = [cost(left + right, _NO_MERGE) for left, right in pairwise(parts)]
         for made in range(len(costs)):
-            drawn = costs if made < kept else [_NO_MERGE if random() < probability else one for one in costs]
+            drawn = costs if made < kept else [_NO_MERGE if random() < probability else kept_cost for kept_cost in costs]
             if made == kept:
                 drawn[costs.index(min(costs))] = _NO_MERGE
             if (best := min(drawn)) == _NO_MERGE:

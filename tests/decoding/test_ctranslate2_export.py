@@ -12,9 +12,9 @@ import pytest
 
 from tests.models.on_disk import VOCAB, write_drawn
 from tests.refusals import refused
+from transformer_core.decoding import ctranslate2_export as module
+from transformer_core.decoding.ctranslate2_export import TABLE_POSITIONS, cached_export, export_model
 from transformer_core.errors import UserError
-from transformer_core.export import ctranslate2 as module
-from transformer_core.export.ctranslate2 import TABLE_POSITIONS, cached_export, export_model
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import load_model
 from transformer_core.models.transformer import Transformer

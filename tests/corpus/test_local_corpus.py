@@ -6,8 +6,8 @@ import pytest
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.holdout import Candidates, choose, listed_sentences, rank
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.holdout import Candidates, chosen, listed_sentences, sentence_hash
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import UserError
@@ -222,14 +222,15 @@ def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_si
 
 
 def test_few_of_many_sentences_are_remembered_and_the_choice_is_the_same() -> None:
-    ranks = [rank(b"%d" % number) for number in range(20_000)]
-    listed = {"test": [one.hex()[:16] for one in ranks[:3]], "valid": [ranks[3].hex()[:16]]}
+    sentences = [b"%d" % number for number in range(20_000)]
+    hashes = [*map(sentence_hash, sentences)]
+    listed = {"test": [key.hex()[:16] for key in hashes[:3]], "valid": [hashes[3].hex()[:16]]}
     candidates = Candidates(15, listed)
-    for one in [*ranks, *ranks]:
-        candidates.add(one)
-    assert len(candidates.ranks) < 1100
+    for sentence in [*sentences, *sentences]:
+        candidates.add(sentence)
+    assert len(candidates.hashes) < 1100
     sizes = {"valid": 5, "test": 10}
-    assert choose(candidates.ranks, sizes, listed) == choose(ranks, sizes, listed)
+    assert chosen(candidates.hashes, sizes, listed) == chosen(hashes, sizes, listed)
 
 
 def test_entries_that_cannot_be_updated_are_refused() -> None:
