@@ -38,7 +38,7 @@ NO_RESULT = {
     "transformer_core/corpus/sources/manifest.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",
-    "transformer_core/packed.py",
+    "transformer_core/compressed.py",
     "transformer_core/processes.py",
 }
 # Each stage in a child of one process that has imported what takes seconds.

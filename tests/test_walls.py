@@ -15,7 +15,7 @@ MODULES = sorted(path.relative_to(ROOT) for package in ("transformer_core", "flo
 COMPONENTS = {
     "transformer_core": [
         {"errors"},
-        {"files", "packed", "processes"},
+        {"compressed", "files", "processes"},
         {"config"},
         {"presets"},
         {"corpus", "models"},

@@ -14,7 +14,7 @@ import pytest
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core import packed
+from transformer_core import compressed
 from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
 from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
@@ -89,7 +89,7 @@ def test_a_link_or_folder_in_a_zip_archive_is_no_member(tmp_path: Path) -> None:
 @pytest.fixture
 def allowed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed file may become 1 MB larger, beside 100 times its size; so the bombs can be small."""
-    monkeypatch.setattr(packed, "ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(compressed, "ALLOWED_BYTES", 1 << 20)
 
 
 @pytest.mark.usefixtures("allowed_bytes")

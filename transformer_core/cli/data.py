@@ -74,7 +74,6 @@ def run_new(arguments: argparse.Namespace) -> int:
         target_language=arguments.target_language,
         valid=arguments.valid_lines or (arguments.valid and tuple(arguments.valid)),
         test=arguments.test_lines or (arguments.test and tuple(arguments.test)),
-        force=arguments.force,
     )
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0

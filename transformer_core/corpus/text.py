@@ -15,15 +15,15 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, AnyStr, Generic, NamedTuple
 
+from transformer_core.compressed import decompressed
 from transformer_core.errors import UserError
 from transformer_core.files import new_file
-from transformer_core.packed import unpacked
 
 # The splits of each corpus, and the beginning of the names of further test sets.
 SPLITS = ("train", "valid", "test")
 FURTHER_TEST = "test_"
 # File of data/raw with the weight of each pair of train, a line each; there is none if all weights are 1.
-WEIGHTS = "train.weights"
+PAIR_WEIGHTS = "train.weights"
 # Number of pairs in a worker's task.
 PAIRS_PER_CHUNK = 10_000
 
@@ -113,11 +113,11 @@ def normalise(text: str, counts: Counter[str] | None = None) -> str:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, packed (.gz, .xz) or not, as bytes without their "\\n"; the last line may have none.
+    """Yield the lines of a file, compressed (.gz, .xz) or not, as bytes without their "\\n"; the last line may have none.
 
-    Raises `UserError` (65): as `unpacked`.
+    Raises `UserError` (65): as `decompressed`.
     """
-    with unpacked(path) as file:
+    with decompressed(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
 

@@ -14,7 +14,7 @@ import torch
 from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, TokenIds
 from transformer_core.decoding.beam import Search, length_penalty
-from transformer_core.decoding.ctranslate2_export import cached_export, positions_of, unsupported
+from transformer_core.decoding.ctranslate2_export import cached_export, positions_of
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
@@ -97,8 +97,6 @@ class CTranslate2Engine:
             )
         config = read_config(directory / CONFIG)
         subword = load_subword(directory, config)
-        if not isinstance(config.model, TransformerSize):
-            raise configuration_error(f"{directory}: {unsupported(config.model)}")
         with cached_export(directory) as exported:
             translator = ctranslate2.Translator(
                 str(exported),
@@ -109,6 +107,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # Unlimited: with a full queue a call would block.
             )
+        assert isinstance(config.model, TransformerSize)  # Only such a model is exported.
         return cls(translator, subword, positions_of(config.model), shortlist)
 
     def translate_tokens(

@@ -17,8 +17,8 @@ from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
 from transformer_core.corpus.text import (
+    PAIR_WEIGHTS,
     REPAIRS,
-    WEIGHTS,
     Chunk,
     Pair,
     decode_line,
@@ -80,7 +80,7 @@ def clean_corpus(
     if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw / WEIGHTS, rules(settings, sources, targets))
+    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, rules(settings, sources, targets))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):

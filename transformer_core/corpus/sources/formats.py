@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
+from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_bytes, open_decompressed, too_large
 from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, first_line
-from transformer_core.packed import DAMAGED, most_bytes, open_bytes, open_unpacked, too_large, unpacked
 
 # Elements of TMX 1.4 that hold the codes of the file that was translated; only what is inside their <sub> is text.
 _TMX_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
@@ -59,8 +59,8 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; as `unpacked`, also for damaged TMX, SGML, or a line without that column (`NoColumn` for the first line of
-            several).
+        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column (`NoColumn` for the first
+            line of several).
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith((".sgm", ".sgml")):
@@ -73,7 +73,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
 def _units(path: Path, language: str) -> Iterator[bytes]:
     body: ElementTree.Element | None = None
     try:
-        with unpacked(path) as file:
+        with decompressed(path) as file:
             for event, element in ElementTree.iterparse(file, events=("start", "end")):
                 name = _local_name(element)
                 if name == "body" and event == "start":
@@ -150,7 +150,7 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
                 files = (((entry.filename, partial(zipped.open, entry)), _size_in_zip(entry)) for entry in zipped.infolist())
                 return _extract(archive, _within(files, archive, most), patterns, folder)
         # Within the bound for its size: tarfile reads some headers at any length.
-        with open_unpacked(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
+        with open_decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
             files = (((entry.name, partial(tarred.extractfile, entry)), entry.size if entry.isfile() else None) for entry in tarred)
             paths = _extract(archive, _within(files, archive, most), patterns, folder)
             while stream.read(1 << 20):

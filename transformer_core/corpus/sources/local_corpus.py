@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from transformer_core.compressed import open_bytes
 from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
@@ -17,7 +18,6 @@ from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
-from transformer_core.packed import open_bytes
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
@@ -47,29 +47,25 @@ def new_entry(
     target_language: str | None = None,
     valid: int | tuple[Path, Path] | None = None,
     test: int | tuple[Path, Path] | None = None,
-    force: bool = False,
 ) -> Path:
     """Check aligned files, and write corpora/NAME.yaml with their sums and the list of the held-out sentences.
 
     Args:
-        name: letters, digits, dots, dashes and underscores.
+        name: letters, digits, dots, dashes and underscores; an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.file_lines` reads.
         target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
         valid: source and target file of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
             likewise.
-        force: replace an entry of that name.
 
     Returns:
         The entry's path.
 
     Raises:
         UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
-            too few different sentences with text on both sides. 78; the name is invalid or in use, a language is invalid, a suffix names
-            none, both languages are the same, or one file cannot hold both. Nothing is then written.
+            too few different sentences with text on both sides. 78; the name or a language is invalid, a suffix names no language, both
+            languages are the same, or one file cannot hold both. Nothing is then written.
     """
-    if not force:
-        check_unused(name)
     path = _path_of(name)
     for side, language in (("source", source_language), ("target", target_language)):
         if language is not None:

@@ -10,7 +10,7 @@ from transformer_core.corpus.sources.holdout import held_out_of, is_usable, sent
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import WEIGHTS, read_raw_lines, read_raw_pairs
+from transformer_core.corpus.text import PAIR_WEIGHTS, read_raw_lines, read_raw_pairs
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 
@@ -64,7 +64,7 @@ def _write_split(
     weighted = any(source.weight != 1 for source in reader.found.entry.sources[split])
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        weights = stack.enter_context((folder / WEIGHTS).open(mode)) if weighted else None
+        weights = stack.enter_context((folder / PAIR_WEIGHTS).open(mode)) if weighted else None
         for part, weight in opened:
             for pair in part.pairs:
                 for file, line in zip(files, pair, strict=True):
@@ -93,9 +93,9 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
     placed: set[bytes] = set()
     splits = {"train", *split_of.values()}
     with ExitStack() as stack:
-        weights = read_raw_lines(folder / WEIGHTS) if (folder / WEIGHTS).exists() else None
+        weights = read_raw_lines(folder / PAIR_WEIGHTS) if (folder / PAIR_WEIGHTS).exists() else None
         names = {split: [f"{split}.{language}" for language in direction] for split in splits}
-        names["train"] += [WEIGHTS] if weights else []
+        names["train"] += [PAIR_WEIGHTS] if weights else []
         files = {split: [stack.enter_context((folder / f"{name}.new").open("wb")) for name in names[split]] for split in splits}
         for pair in read_raw_pairs(*(folder / f"train.{language}" for language in direction)):
             row = (*pair, next(weights)) if weights else pair

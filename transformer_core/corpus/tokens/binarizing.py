@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
-from transformer_core.corpus.tokens.binary import META, Meta, PackedIds, shard_files, token_type
+from transformer_core.corpus.tokens.binary import META, Meta, StoredIds, shard_files, token_type
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import sha256_of, write_json
 from transformer_core.processes import in_order, workers_for
@@ -31,7 +31,7 @@ class EncodedPairs:
         dropped: number of pairs left out because they were too long.
     """
 
-    tokens: PackedIds
+    tokens: StoredIds
     lengths: NDArray[np.int64]
     lines: NDArray[np.int64]
     dropped: int
@@ -45,13 +45,13 @@ class EncodedPairs:
         fits = np.ones(len(lengths), np.bool_) if max_tokens is None else lengths.max(axis=1) <= max_tokens
         kept = np.flatnonzero(fits)
         ids = chain.from_iterable(chain(sources[number], targets[number]) for number in kept.tolist())
-        tokens = cast(PackedIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
+        tokens = cast(StoredIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
         return cls(tokens, lengths[kept], first + kept, len(lengths) - len(kept))
 
     @classmethod
     def joined(cls, parts: Sequence["EncodedPairs"]) -> "EncodedPairs":
         """Concatenate one or more parts."""
-        tokens = cast(PackedIds, np.concatenate([part.tokens for part in parts]))
+        tokens = cast(StoredIds, np.concatenate([part.tokens for part in parts]))
         lengths, lines = np.concatenate([part.lengths for part in parts]), np.concatenate([part.lines for part in parts])
         return cls(tokens, lengths, lines, sum(part.dropped for part in parts))
 

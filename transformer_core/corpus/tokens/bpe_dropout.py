@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
-from transformer_core.corpus.tokens.binary import BinarizedSplit, PackedIds, Pairs
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, StoredIds
 from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
 
 _NO_MERGE = float("inf")
@@ -46,7 +46,7 @@ class BpeDropout:
         source_tokens, target_tokens = pairs.lengths.sum(axis=1).tolist()
         return GlobalBatch(tuple(part.numbers for part in parts), source_tokens, target_tokens, positions), parts
 
-    def resegmented(self, sentences: Sequence[PackedIds], random: np.random.Generator) -> list[PackedIds]:
+    def resegmented(self, sentences: Sequence[StoredIds], random: np.random.Generator) -> list[StoredIds]:
         """Segment sentences, each with its eos, again. The words change of which a merge of the plain segmentation is left out."""
         tokens = np.concatenate(sentences)
         begins = np.flatnonzero(self._initial[tokens] | np.append(True, self._alone[tokens[:-1]]))

@@ -1,4 +1,4 @@
-"""Files that may be packed (.gz, .xz), opened for reading bytes, within a bound for their unpacked size."""
+"""Files that may be compressed (.gz, .xz), opened for reading bytes, within a bound for their content's size."""
 
 import gzip
 import io
@@ -13,12 +13,12 @@ from transformer_core.errors import UserError, first_line
 
 # What gzip and lzma raise for a damaged file.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
-# The beginning of a packed file, by the program that packs it.
-_PACKED = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04"}
+# The beginning of a compressed file, by the program that made it.
+_BEGINNINGS = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04"}
 _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open}
-# The program that packs a file, by the ending of its name.
+# The program that made a file, by the ending of its name.
 _ENDINGS = {".gz": "gzip", ".xz": "xz"}
-# A packed file may unpack to this many times its size plus this many bytes, far more than text needs.
+# The content may have this many times the size of its file plus this many bytes, far more than text needs.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 
 
@@ -35,33 +35,32 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacked if its name ends in .gz or .xz.
+def decompressed(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, decompressed if its name ends in .gz or .xz.
 
-    Raises `UserError` (65): as `open_bytes`; the file is packed and has another name, is damaged, or is larger than its bound. The last two
-    also come from the block, as it reads.
+    Raises `UserError` (65): as `open_bytes`; the file is compressed and has another name, is damaged, or is larger than its bound. The last
+    two also come from the block, as it reads.
     """
     file = open_bytes(path)
-    packer = _ENDINGS.get(path.suffix)
-    if packer is None and (other := _packer(file)):
+    program = _ENDINGS.get(path.suffix)
+    if program is None and (found := _program(file)):
         file.close()
-        raise UserError(f"{path}: packed by {other}", "Unpack it, or end its name in .gz or .xz if it is packed so.")
+        raise UserError(f"{path}: packed by {found}", "Unpack it, or end its name in .gz or .xz if it is packed so.")
     try:
-        with _unpacked(file, path, packer) if packer else file as content:
+        with _content(file, path, program) as content:
             yield content
     except DAMAGED:
-        raise UserError(f"{path}: damaged {packer} file", "Get it again.") from None
+        raise UserError(f"{path}: damaged {program} file", "Get it again.") from None
 
 
-def open_unpacked(path: Path) -> BinaryIO:
-    """Open a file, unpacked if it begins as a file of gzip or xz does, whatever its name."""
+def open_decompressed(path: Path) -> BinaryIO:
+    """Open a file, decompressed if it begins as a file of gzip or xz does, whatever its name."""
     file = open_bytes(path)
-    packer = _packer(file)
-    return _unpacked(file, path, packer) if packer in _OPENERS else file
+    return _content(file, path, _program(file))
 
 
 def most_bytes(path: Path) -> int:
-    """Return the bound for the unpacked size of a packed file."""
+    """Return the bound for the size of a compressed file's content."""
     return LARGEST_RATIO * path.stat().st_size + ALLOWED_BYTES
 
 
@@ -72,18 +71,18 @@ def too_large(path: Path, most: int) -> UserError:
     return UserError(f"{path}: {fault}", remedy)
 
 
-def _packer(file: BinaryIO) -> str | None:
-    """Return the program that packed an open file, which is not read further; None if it is not packed."""
-    beginning = cast(io.BufferedReader, file).peek(max(map(len, _PACKED.values())))
-    return next((packer for packer, mark in _PACKED.items() if beginning.startswith(mark)), None)
+def _program(file: BinaryIO) -> str | None:
+    """Return the program that compressed an open file, which is not read further; None if it is not compressed."""
+    beginning = cast(io.BufferedReader, file).peek(max(map(len, _BEGINNINGS.values())))
+    return next((program for program, mark in _BEGINNINGS.items() if beginning.startswith(mark)), None)
 
 
-def _unpacked(file: BinaryIO, path: Path, packer: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[packer](file), path)))
+def _content(file: BinaryIO, path: Path, program: str | None) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[program](file), path))) if program in _OPENERS else file
 
 
 class _Bounded(io.RawIOBase):
-    """The unpacked content of a file, up to the bound for its size."""
+    """The content of a compressed file, up to the bound for its size."""
 
     def __init__(self, content: Any, path: Path) -> None:
         self._content = content
