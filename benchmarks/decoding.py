@@ -120,7 +120,7 @@ def main() -> None:
         if options.model is None:
             write_copier(BASE, SETTINGS["base"].vocab_size, directory)
         model, exported = load_model(directory)[0], Path(folder) / "exported"
-        export_model(model, directory, exported)
+        export_model(directory, exported)
         contenders = [
             Contender(name, (directory, exported), stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))))
             for name in possible(model)

@@ -100,7 +100,7 @@ def test_forced_log_probabilities_equal_ours(changes: dict[str, Any], tmp_path: 
 def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOnly, engine: CTranslate2Engine, tmp_path: Path) -> None:
     """As a user does it who has the exported directory, CTranslate2 and SentencePiece, with the search of the model."""
     source = write_model(model, tmp_path / "model", decode=PAPER_SEARCH.model_copy(update={"beam": 3, "alpha": 1.4}))
-    export_model(model, source, tmp_path / "out")
+    export_model(source, tmp_path / "out")
     subword = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/spm.model"))
     line = "the dog sees a cat"
     pieces = subword.encode(line, out_type=str)

@@ -145,29 +145,21 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     NEXT.save(file)
     again = Shortlist.load(file, VOCAB)
     assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
-    with refused(
-        65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force --single-item average"
-    ):
+    with refused(65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force "):
         Shortlist.load(file, VOCAB + 1)
     whole = file.read_bytes()
     for damaged in (b"", whole[:50], whole[:-8]):
         file.write_bytes(damaged)
         with pytest.raises(UserError, match="not a shortlist"):
             Shortlist.load(file, VOCAB)
-    of_one = [0] * VOCAB
-    for parts in (
-        {},
-        {"starts": np.zeros(0)},
-        {"starts": np.zeros((VOCAB + 1, 1))},
-        {"targets": np.zeros((0, 2))},
-        {"frequent": np.zeros(0)},
-    ):
-        whole_parts = {"starts": np.zeros(VOCAB + 1), "targets": np.zeros(0), "frequent": np.arange(4)}
-        save_file({**whole_parts, **parts} if parts else {}, file)
-        with pytest.raises(UserError, match="not a shortlist"):
-            Shortlist.load(file, VOCAB)
-    for starts, targets in (([*of_one, 2], [1]), ([0, 5, *of_one[1:-1], 2], [1, 1]), ([*of_one, 1], [VOCAB]), ([*of_one, 1], [-1])):
-        save_file({"starts": np.array(starts), "targets": np.array(targets), "frequent": np.arange(4)}, file)
+    save_file({}, file)
+    with pytest.raises(UserError, match="not a shortlist"):
+        Shortlist.load(file, VOCAB)
+    starts, zeros = np.zeros(VOCAB + 1), [0] * VOCAB
+    shapes = {"starts": np.zeros(0)}, {"starts": starts[:, None]}, {"targets": np.zeros((0, 2))}, {"frequent": np.zeros(0)}
+    contents = ([*zeros, 2], [1]), ([0, 5, *zeros[1:-1], 2], [1, 1]), ([*zeros, 1], [VOCAB]), ([*zeros, 1], [-1])
+    for parts in (*shapes, *({"starts": np.array(begins), "targets": np.array(targets)} for begins, targets in contents)):
+        save_file({"starts": starts, "targets": np.zeros(0), "frequent": np.arange(4), **parts}, file)
         with pytest.raises(UserError, match="not a shortlist for a vocabulary"):
             Shortlist.load(file, VOCAB)
 

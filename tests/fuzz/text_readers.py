@@ -176,14 +176,16 @@ def _own_corpus(data: bytes, folder: Path) -> None:
         path = new_entry("mine", folder / "mine.tsv", folder / "mine.tsv", source_language="en", target_language="de")
     finally:
         assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
-    found = FoundEntry(load_entry(path), path)
-    reader = SourceReader(found, "en", "de", Fetcher("mine", folder / "downloads"))
-    with new_directory(folder / RAW) as raw:
-        write_raw(reader, raw)
+    _download_and_clean(FoundEntry(load_entry(path), path), folder)
     manifest = read_output(MANIFEST, folder)
     for split, record in manifest["splits"].items():
         pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
         assert len(pairs) == record["pairs"]
+
+
+def _download_and_clean(found: FoundEntry, folder: Path) -> None:
+    with new_directory(folder / RAW) as raw:
+        write_raw(SourceReader(found, "en", "de", Fetcher(found.entry.name, folder / "downloads")), raw)
     with new_directory(folder / "data/clean") as clean:
         clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
 
@@ -195,11 +197,7 @@ def _corpus_of_any_bytes(data: bytes, folder: Path) -> None:
     source = [Source.model_validate({"files": {language: {"path": f"t.{language}"} for language in ("en", "de")}})]
     splits = Splits(train=source, valid=[Source(holdout=1)], test=[Source(holdout=1)])
     entry = Entry(name="any", languages=["en", "de"], licence=None, note="", splits=splits)
-    reader = SourceReader(FoundEntry(entry, folder / "any.yaml"), "en", "de", Fetcher("any", folder / "downloads"))
-    with new_directory(folder / RAW) as raw:
-        write_raw(reader, raw)
-    with new_directory(folder / "data/clean") as clean:
-        clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
+    _download_and_clean(FoundEntry(entry, folder / "any.yaml"), folder)
 
 
 def _read_trees(data: bytes, folder: Path) -> None:

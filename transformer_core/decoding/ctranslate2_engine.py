@@ -81,8 +81,8 @@ class CTranslate2Engine:
             shortlist: see the attribute.
 
         Raises:
-            UserError: see `load_with_subword`; exit code 78 if CTranslate2 lacks cuBLAS on a GPU that is asked for or does not support the
-                model, or if there is no shortlist and one is asked for.
+            UserError: see `export_model`; exit code 78 also if CTranslate2 lacks cuBLAS on a GPU that is asked for, or if there is no
+                shortlist and one is asked for.
         """
         import ctranslate2  # type: ignore[import-untyped]
 

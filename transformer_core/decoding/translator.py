@@ -254,16 +254,6 @@ def check_length(tokens: TokenIds, most_positions: int | None, where: str, engin
         raise UserError(f"{where}: {len(tokens)} tokens, but this model {has}", "Split the sentence.")
 
 
-def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
-    """Return the model of a directory, on the CPU, and its vocabulary.
-
-    Raises `UserError` (65): a file is missing or damaged, a key of config.json is missing, unknown or wrong, or the vocabulary is not the
-    one that the weights were trained with.
-    """
-    model, config = load_model(directory)
-    return model, load_subword(directory, config)
-
-
 def load_subword(directory: Path, config: ModelConfig) -> Subword:
     """Return the vocabulary of a model directory.
 
@@ -290,13 +280,14 @@ def load_for_decoding(
         device: device of the model. None uses a GPU if there is one.
 
     Raises:
-        UserError: see `load_with_subword`; exit code 78 for int8.
+        UserError: see `load_model` and `load_subword`; exit code 78 for int8.
     """
     if precision == "int8":
         raise configuration_error("precision int8: the engine torch has none", "Take the engine ctranslate2, or another precision.")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     choose_kernels(device)
-    model, subword = load_with_subword(directory)
+    model, config = load_model(directory)
+    subword = load_subword(directory, config)
     prepare(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
     return model, subword
 
