@@ -125,12 +125,7 @@ def failing(error: str) -> list[str]:
         (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
         (">/dev/full", SCORES, 78, FULL_DISK),
         (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
-        (
-            ">&{unread} 2>&{unread}",
-            [sys.executable, "-c", FAILING_STAGE],
-            65,
-            "",
-        ),
+        (">&{unread} 2>&{unread}", [sys.executable, "-c", FAILING_STAGE], 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
         ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
     ],

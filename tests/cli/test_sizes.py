@@ -33,10 +33,7 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
 
 
 def test_only_numbers_of_layers_that_count_are_shown(call: Call, tmp_path: Path) -> None:
-    for depths, shown in (
-        ("decoder_layers: 1", "layers 2, "),
-        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: d_model "),
-    ):
+    for depths, shown in (("decoder_layers: 1", "layers 2, "), ("encoder_layers: 3\n  decoder_layers: 1", " subwords: d_model ")):
         write_params(tmp_path, "tatoeba", ("preset: tiny", f"preset: tiny\n  {depths}"))
         heading = call("info").out.split("\n")[0]
         assert (shown in heading, "decoder_layers 1" in heading) == (True, True), heading

@@ -106,13 +106,7 @@ def test_a_row_without_the_column_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.de", b"eins\nzwei\x85\n"),
-        ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")])),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [("t.de", b"eins\nzwei\x85\n"), ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")]))])
 def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"{name}{suffix}"
     path.write_bytes(pack(content))

@@ -38,19 +38,11 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 
 
 @pytest.mark.parametrize(
-    ("kind", "link"),
-    [
-        (tarfile.SYMTYPE, "/etc/passwd"),
-        (tarfile.LNKTYPE, "../secret"),
-        (tarfile.CHRTYPE, ""),
-        (tarfile.BLKTYPE, ""),
-        (tarfile.FIFOTYPE, ""),
-        (tarfile.DIRTYPE, ""),
-    ],
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE], ids=repr
 )
-def test_a_link_or_device_in_an_archive_is_no_member(tmp_path: Path, kind: bytes, link: str) -> None:
+def test_a_link_or_device_in_an_archive_is_no_member(tmp_path: Path, kind: bytes) -> None:
     (tmp_path / "secret").write_bytes(b"secret\n")
-    tar_of(tmp_path / "a.tar", [member("t.en", kind, link)])
+    tar_of(tmp_path / "a.tar", [member("t.en", kind, "../secret")])
     folder = tmp_path / "inside"
     folder.mkdir()
     with pytest.raises(UserError, match=r"0 files in it match t\.en"):
@@ -158,12 +150,7 @@ def test_entities_in_a_translation_memory_do_not_multiply(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "a: !!python/object/apply:os.system ['touch hacked']",
-        "a: !ruby/object:Gem::Installer {}",
-        "!!python/name:os.system ''",
-        "a: !own 1",
-    ],
+    ["a: !!python/object/apply:os.system ['touch hacked']", "a: !ruby/object:Gem::Installer {}", "!!python/name:os.system ''", "a: !own 1"],
 )
 @pytest.mark.parametrize("reader", ["params", "entry", "text"])
 def test_a_tag_in_yaml_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reader: str) -> None:

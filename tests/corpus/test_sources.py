@@ -19,16 +19,7 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from transformer_core.config import TREES
-from transformer_core.corpus.sources.catalogue import (
-    PACKAGED_ENTRIES,
-    Address,
-    Entry,
-    Folder,
-    FoundEntry,
-    LocalFile,
-    Source,
-    Splits,
-)
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, FoundEntry, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from

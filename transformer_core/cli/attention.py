@@ -38,11 +38,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="its translation (default: the model's own)")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}",
+        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}"
     )
     parser.add_argument(
         "--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all three)"

@@ -108,11 +108,7 @@ def add_to(commands: Commands) -> None:
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
         help="auto: bf16 where it is fast; int8: by CTranslate2 (default: the model's, or float32)",
     )
-    add(
-        "--shortlist",
-        action=argparse.BooleanOptionalAction,
-        help="search only among the subwords on the line's shortlist",
-    )
+    add("--shortlist", action=argparse.BooleanOptionalAction, help="search only among the subwords on the line's shortlist")
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),

@@ -47,12 +47,7 @@ def length_penalty(length: Length, alpha: float, penalty: Penalty) -> Length:
 
 @torch.inference_mode()
 def beam_search(
-    model: StepModel,
-    source: Tensor,
-    source_mask: Tensor,
-    settings: Search,
-    prefix: Tensor | None = None,
-    most_positions: int | None = None,
+    model: StepModel, source: Tensor, source_mask: Tensor, settings: Search, prefix: Tensor | None = None, most_positions: int | None = None
 ) -> list[list[Finished]]:
     """Return the best finished outputs of each sentence, best first; at most `settings.beam`, and none only if logits are not finite.
 

@@ -149,11 +149,7 @@ class Translator:
         return cls(_together(models), subwords[0], copies, allowed)
 
     def translate(
-        self,
-        lines: Sequence[str],
-        search: Search | Sampling,
-        batch_tokens: int = BATCH_TOKENS,
-        prefixes: Sequence[str] | None = None,
+        self, lines: Sequence[str], search: Search | Sampling, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """Return the translations of each line, best first; an empty line has a single, empty translation.
 
