@@ -58,7 +58,7 @@ def test_documents_say_the_same_a_line_each(call: Call) -> None:
         document = json.loads(line)
         assert f"{document['log_probability']:.4f}" == log_probability
         assert len(document["tokens"]) == int(tokens)
-        assert " ".join(f"{one['piece']} {one['log_probability']:.4f}" for one in document["tokens"]) == column
+        assert " ".join(f"{token['piece']} {token['log_probability']:.4f}" for token in document["tokens"]) == column
     assert done.err == plain.err
 
 

@@ -202,8 +202,8 @@ def scored(model: Path, tmp_path: Path) -> Callable[..., Path]:
 
     def changed(**changes: object) -> Path:
         directory = Path(shutil.copytree(model, tmp_path / "scored", dirs_exist_ok=True))
-        own = Decode.model_validate({**OWN, "batch_tokens": 500, **changes})
-        write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": own.model_dump()})
+        search = Decode.model_validate({**OWN, "batch_tokens": 500, **changes})
+        write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": search.model_dump()})
         return directory
 
     return changed
@@ -216,10 +216,10 @@ def test_the_search_with_which_a_model_was_scored_is_the_default_and_options_win
     options = [word for name, value in OWN.items() if name != "shortlist" for word in (f"--{name.replace('_', '-')}", value)]
     asked = translate(*output, *options, stdin=stdin)
     assert asked.err.startswith("engine torch, float64, on ")
-    own = partial(call, "translate", "--model", scored(), *output)
-    assert own(stdin=stdin) == asked
-    assert own("--alpha", "0.5", stdin=stdin) == translate(*output, *options, "--alpha", "0.5", stdin=stdin) != asked
-    assert own("--sample", "2", stdin=stdin).code == 0
+    by_default = partial(call, "translate", "--model", scored(), *output)
+    assert by_default(stdin=stdin) == asked
+    assert by_default("--alpha", "0.5", stdin=stdin) == translate(*output, *options, "--alpha", "0.5", stdin=stdin) != asked
+    assert by_default("--sample", "2", stdin=stdin).code == 0
 
 
 @pytest.mark.parametrize(

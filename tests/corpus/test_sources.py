@@ -157,8 +157,8 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
         for language, side in (("en", ENGLISH), ("de", GERMAN))
     }
     archive_of(archive, sides)
-    known = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
-    monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **known))
+    description = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
+    monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **description))
     opened = reader.open(Source(sacrebleu="tiny/set"))
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]

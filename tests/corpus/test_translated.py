@@ -145,8 +145,8 @@ def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:
 
 
 def test_the_weights_of_the_pairs_of_train_stay_with_them_when_others_are_held_out() -> None:
-    own, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}}"
-    _, splits = written(f"{own}, weight: 2.5}}, {news}")
+    files, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}}"
+    _, splits = written(f"{files}, weight: 2.5}}, {news}")
     weights = list(read_lines(Path("raw/train.weights")))
     assert weights == ["2.5"] * 25 + ["1"] * 5
     assert len(splits["train"]) == 30

@@ -75,7 +75,7 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     changed = [Pair(b"the cat", b""), *PAIRS[1:]]
     assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
     assert calls == [6]
-    damages = (lambda one: one.split(b"\n", 1)[1], lambda one: one.replace(b"e", b"o", 1), lambda one: one[:-9], lambda _: b"")
+    damages = (lambda text: text.split(b"\n", 1)[1], lambda text: text.replace(b"e", b"o", 1), lambda text: text[:-9], lambda _: b"")
     for path, damage in zip(sorted(tmp_path.iterdir()), itertools.cycle(damages), strict=False):
         path.write_bytes(damage(path.read_bytes()))
     assert translated(tmp_path, teacher) == first
@@ -103,10 +103,10 @@ def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Pa
     made = translated(tmp_path, teacher, SETTINGS.model_copy(update={"pick": "nearest"}))
     chrf = CHRF()
     picked = 0
-    for pair, one, hypotheses in zip(PAIRS, made, lists, strict=True):
+    for pair, translation, hypotheses in zip(PAIRS, made, lists, strict=True):
         scores = {hypothesis.text: chrf.sentence_score(hypothesis.text, [pair.target.decode()]).score for hypothesis in hypotheses}
-        assert scores[one.target.decode()] == max(scores.values())
-        picked += one.target.decode() != hypotheses[0].text
+        assert scores[translation.target.decode()] == max(scores.values())
+        picked += translation.target.decode() != hypotheses[0].text
     assert picked
 
 

@@ -218,8 +218,8 @@ def test_translations_come_in_the_order_of_the_sources_and_an_empty_one_is_empty
     translated = engine.translate_tokens([sources[0], [EOS], *sources[1:9]], THEIRS, 4096)
     backwards = engine.translate_tokens(sources[8::-1], THEIRS, 16)[::-1]
     assert translated[1] == [Hypothesis("", 0.0, 0.0, 0)]
-    assert [one[0].text for one in (translated[0], *translated[2:])] == [one[0].text for one in backwards]
-    assert len({one[0].text for one in backwards}) > 5
+    assert [ranked[0].text for ranked in (translated[0], *translated[2:])] == [ranked[0].text for ranked in backwards]
+    assert len({ranked[0].text for ranked in backwards}) > 5
 
 
 def test_the_number_of_threads_changes_no_bit(

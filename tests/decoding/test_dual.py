@@ -14,7 +14,7 @@ from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
 
-PAIRS = [Pair(f"{one}{' dog' * number}", other) for number in range(3) for one in TEXT[:2] for other in TEXT[2:]]
+PAIRS = [Pair(f"{text}{' dog' * number}", other) for number in range(3) for text in TEXT[:2] for other in TEXT[2:]]
 
 
 @pytest.fixture(scope="module")

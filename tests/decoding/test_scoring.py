@@ -75,8 +75,8 @@ def test_a_pair_is_scored_as_it_is_alone_whatever_is_scored_with_it(
     backwards = score_tokens(model, sources[::-1], targets[::-1], 1_000)[::-1]
     alone = [score_tokens(model, [source], [target], 1)[0] for source, target in pairs]
     # Kernels sum in another order where shapes differ: float64 of some hundred operations on numbers below 10, 2e-16 of itself each.
-    for one, other, single in zip(together, backwards, alone, strict=True):
-        assert one == pytest.approx(single, abs=1e-12, rel=0)
+    for scores, other, single in zip(together, backwards, alone, strict=True):
+        assert scores == pytest.approx(single, abs=1e-12, rel=0)
         assert other == pytest.approx(single, abs=1e-12, rel=0)
 
 

@@ -114,18 +114,18 @@ def _read_entry(data: bytes, folder: Path) -> None:
     for name, content in (("own.en", _TEXT), ("own.de", _TABLE), ("own.mrg", _TREES), ("teacher/model.safetensors", b"weights")):
         (folder / name).write_bytes(content)
     entry = load_entry(path)
-    source, target = entry.languages[0], entry.languages[-1]
+    direction = entry.languages[0], entry.languages[-1]
     found = FoundEntry(entry, path)
-    check_direction(found, source, target)
-    reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
+    check_direction(found, *direction)
+    reader = SourceReader(found, *direction, Fetcher("own", folder / "downloads"))
     for sources in entry.sources.values():
-        for one in sources:
-            if {"files", "folder", "trees"} & set(one.kinds):
-                reader.local_files(one)
-                for _ in reader.open(one).pairs:
+        for source in sources:
+            if {"files", "folder", "trees"} & set(source.kinds):
+                reader.local_files(source)
+                for _ in reader.open(source).pairs:
                     pass
-            if one.translated:
-                for _ in TranslatedSource(one.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
+            if source.translated:
+                for _ in TranslatedSource(source.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
                     pass
 
 
