@@ -87,7 +87,7 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
         ("--layers 1, a", 78, "argument --layers: must be a whole number above 0, got ''"),
         ("--kind self a", 78, "argument --kind: invalid choice: 'self'"),
         ("' '", 78, "SOURCE_SENTENCE: no text"),
-        ("th\udcff", 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
+        ("th\udcff", 78, "argument SOURCE_SENTENCE: must be valid UTF-8"),
         ("--device cuda:99 a", 78, "--device: cuda:99 requested"),
         ("--model recurrent --kind encoder a", 78, "--kind: this model has no encoder attention. It has: cross."),
         ("--model convolutional a", 78, "this model keeps no attention weights"),
