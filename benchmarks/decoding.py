@@ -46,8 +46,8 @@ from training import SETTINGS, machine, random_pairs
 
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.decoding.ctranslate2 import has_cublas
-from transformer_core.export.ctranslate2 import export_model
+from transformer_core.decoding.ctranslate2_engine import has_cublas
+from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.models.directory import SUBWORD, load_model
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import BASE
@@ -120,7 +120,7 @@ def main() -> None:
         if options.model is None:
             write_copier(BASE, SETTINGS["base"].vocab_size, directory)
         model, exported = load_model(directory)[0], Path(folder) / "exported"
-        export_model(model, directory, exported)
+        export_model(directory, exported)
         contenders = [
             Contender(name, (directory, exported), stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))))
             for name in possible(model)

@@ -15,14 +15,14 @@ MODULES = sorted(path.relative_to(ROOT) for package in ("transformer_core", "flo
 COMPONENTS = {
     "transformer_core": [
         {"errors"},
-        {"files", "processes"},
+        {"compressed", "files", "processes"},
         {"schema", "yaml_io"},
         {"sizes"},
         {"presets"},
         {"config"},
         {"corpus", "models"},
         {"baselines"},
-        {"export", "pictures"},
+        {"pictures"},
         {"training", "decoding", "evaluation"},
         {"recipes", "data_plan"},
         {"project"},

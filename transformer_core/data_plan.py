@@ -66,8 +66,9 @@ def plan_data(params: Params) -> DataPlan:
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
     if found.path.parent != PACKAGED_ENTRIES:  # Tests check names in packaged entries; mtdata takes seconds to load.
-        for source in (one for sources in found.entry.sources.values() for one in sources):
-            reader.check_names(source)
+        for sources in found.entry.sources.values():
+            for source in sources:
+                reader.check_names(source)
     files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
     size = found.entry.size
     return DataPlan(
@@ -87,12 +88,12 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
     missing = not local or not all(path.is_file() for path in local)
     if source.files is not None:
         for file, path in zip((source.files[language] for language in reader.direction), local, strict=True):
-            yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"), not path.is_file())
+            yield PlannedFile(split, file.path, False, _shown_sum(file.sha256, "none"), not path.is_file())
     elif source.https is not None:
         locked = locked_sums(lock_file(reader.found.entry.name))
         for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
-            yield PlannedFile(split, url, True, _sum(address.sha256 or locked.get(url), later))
+            yield PlannedFile(split, url, True, _shown_sum(address.sha256 or locked.get(url), later))
     elif source.folder is not None:
         yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none", missing)
     elif source.mtdata is not None:
@@ -103,8 +104,8 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
         yield PlannedFile(split, source.trees, False, "none", missing)
     elif source.translated is not None:
         translated, wanted = TranslatedSource(source.translated, reader), source.translated
-        for one in translated.sources:
-            yield from _files(split, one, translated.text)
+        for text_source in translated.sources:
+            yield from _files(split, text_source, translated.text)
         absent = translated.model is not None and not translated.model.is_dir()
         words = f"{wanted.side} of {wanted.corpus} by {wanted.model}"
         yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none", absent)
@@ -112,7 +113,7 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
-def _sum(digest: str | None, otherwise: str) -> str:
+def _shown_sum(digest: str | None, otherwise: str) -> str:
     return f"sha256 {digest[:12]}..." if digest else otherwise
 
 

@@ -68,7 +68,7 @@ def for_terminal(text: str) -> str:
 
 def _line_for_terminal(line: str) -> str:
     if not line.isprintable():
-        line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+        line = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]}...{line[-_LONGEST_LINE // 2 :]}"
 
 
@@ -82,9 +82,9 @@ def git_missing() -> UserError:
     return UserError("git is not installed", "Install git: DVC needs it.", ExitCode.UNAVAILABLE)
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str, most: int = 3) -> str:
-    """Return a remedy with at most `most` known names that are similar to a wrong one; if there are none, `otherwise`."""
-    near = difflib.get_close_matches(name, known, n=most)
+def did_you_mean(name: str, names: Iterable[str], otherwise: str, most: int = 3) -> str:
+    """Return a remedy with at most `most` of the names that are similar to a wrong one; if there are none, `otherwise`."""
+    near = difflib.get_close_matches(name, names, n=most)
     return f"Did you mean {' or '.join(near)}?" if near else otherwise
 
 

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from transformer_core.config import MOST_EXTRA, MOST_INPUT, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
-from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose, translated
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
+from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose_engine, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
@@ -121,7 +121,7 @@ class ServedTranslator(PythonModel):
         if wanted.shortlist and self.shortlist is None:
             raise Refused("params.shortlist: this model was published without one.")
         try:
-            choice = choose(asked, wanted)
+            choice = choose_engine(asked, wanted)
         except UserError as error:
             raise Refused(f"params.{error}") from None
         if choice.engine == "torch":

@@ -15,7 +15,7 @@ from transformer_core.config import MOST_INPUT, Params
 from transformer_core.corpus.text import splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import DecodingRequest, Engine, load
+from transformer_core.decoding.engine import DecodingRequest, Engine, load_engine
 from transformer_core.decoding.translator import Hypothesis, shortened
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
@@ -25,9 +25,9 @@ from transformer_core.processes import cores, cpu_name
 def run(params: Params) -> str:
     """Translate valid and the test sets; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())
-    # Any search: `load` does not use it.
+    # Any search: `load_engine` does not use it.
     wanted = DecodingRequest([AVERAGED], Search(), params.decode.precision, shortlist=params.decode.shortlist)
-    translator = load(params.decode.engine, wanted)
+    translator = load_engine(params.decode.engine, wanted)
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in splits_of(BINARIZED) if split != "train"}
         settings = params.decode.model_dump(exclude={"batch_tokens"})

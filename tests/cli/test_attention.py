@@ -26,8 +26,8 @@ def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(call: Call, tmp_pat
     assert "".join(document["source"]) == "▁the▁dog▁sees</s>"
     assert "".join(document["target_predicted"]) == "▁der▁Hund▁sieht</s>"
     assert len(document["attention"]) == 3 * 2 * 2
-    for one in document["attention"]:
-        assert np.array(one["weights"]).sum(axis=1) == pytest.approx(1, abs=1e-4)
+    for head in document["attention"]:
+        assert np.array(head["weights"]).sum(axis=1) == pytest.approx(1, abs=1e-4)
     for kind in ("encoder", "decoder", "cross"):
         with Image.open(tmp_path / "seen" / "it" / f"{kind}.png") as image:
             assert image.size[0] >= 400
@@ -38,7 +38,7 @@ def test_layers_heads_and_a_kind_can_be_chosen(call: Call, tmp_path: Path) -> No
     done = call("attention", "--model", "transformer", "--out", "a", *chosen, "the dog", "der Hund")
     assert done.out == "a: cross.png, attention.json (layers 2; heads 1, 2)\n"
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
-    assert [(one["kind"], one["layer"], one["head"]) for one in document["attention"]] == [("cross", 2, 1), ("cross", 2, 2)]
+    assert [(head["kind"], head["layer"], head["head"]) for head in document["attention"]] == [("cross", 2, 1), ("cross", 2, 2)]
 
 
 def test_without_a_target_the_models_own_translation_is_shown(call: Call, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
     assert not (tmp_path / "a").exists()
     assert call(*shown, "der Hund").code == 0
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    assert {weight for one in document["attention"] for row in one["weights"] for weight in row} == {None}
+    assert {weight for head in document["attention"] for row in head["weights"] for weight in row} == {None}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
         ("--layers 1, a", 78, "argument --layers: must be a whole number above 0, got ''"),
         ("--kind self a", 78, "argument --kind: invalid choice: 'self'"),
         ("' '", 78, "SOURCE_SENTENCE: no text"),
-        ("th\udcff", 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
+        ("th\udcff", 78, "argument SOURCE_SENTENCE: must be valid UTF-8"),
         ("--device cuda:99 a", 78, "--device: cuda:99 requested"),
         ("--model recurrent --kind encoder a", 78, "--kind: this model has no encoder attention. It has: cross."),
         ("--model convolutional a", 78, "this model keeps no attention weights"),

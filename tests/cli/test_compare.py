@@ -47,11 +47,11 @@ def test_a_document_holds_the_same(call: Call) -> None:
     document = json.loads(call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--json").out)
     assert document["lines"] == 3
     bleu, chrf, ter = document["scores"]
-    assert [one["metric"] for one in (bleu, chrf, ter)] == ["BLEU", "chrF2", "TER"]
+    assert [score["metric"] for score in (bleu, chrf, ter)] == ["BLEU", "chrF2", "TER"]
     assert bleu["difference"] == bleu["candidate"] - bleu["baseline"]
     assert bleu["significant"] == (bleu["p_value"] < 0.05)
-    assert [(one["line"], one["source"], one["b"]) for one in document["gains"]] == [(2, None, B[1])]
-    assert [one["line"] for one in document["losses"]] == [1]
+    assert [(sentence["line"], sentence["source"], sentence["b"]) for sentence in document["gains"]] == [(2, None, B[1])]
+    assert [sentence["line"] for sentence in document["losses"]] == [1]
 
 
 def test_tokenised_references_are_pointed_out(call: Call) -> None:

@@ -36,7 +36,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 
 
 def test_a_call_without_arguments_shows_the_help() -> None:
-    alone, asked = (subprocess.run([COMMAND, *given], capture_output=True, text=True, check=True).stdout for given in ([], ["--help"]))
+    alone, asked = (subprocess.run([COMMAND, *words], capture_output=True, text=True, check=True).stdout for words in ([], ["--help"]))
     assert alone == asked
     assert alone.startswith("usage: transformer-core")
     training, more = alone.splitlines()[-2:]
@@ -125,12 +125,7 @@ def failing(error: str) -> list[str]:
         (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
         (">/dev/full", SCORES, 78, FULL_DISK),
         (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
-        (
-            ">&{unread} 2>&{unread}",
-            [sys.executable, "-c", FAILING_STAGE],
-            65,
-            "",
-        ),
+        (">&{unread} 2>&{unread}", [sys.executable, "-c", FAILING_STAGE], 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
         ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
     ],

@@ -38,9 +38,9 @@ def test_sizes_or_a_model_can_be_chosen(arguments: str, made: str, call: Call) -
         ("--model transformer --d-model 16", 78, "--d-model: cannot be combined with --model, which has its own"),
         ("--model nowhere", 65, "nowhere/config.json: no such file"),
         ("--d-model 7", 78, "d_model is 7"),
-        ("--positions 1", 78, "argument --positions: must be 2 or more, got '1'"),
+        ("--positions 1", 78, "argument --positions: must be a whole number, 2 or more, got '1'"),
         ("--positions 100000", 78, "are 51,200,000 values, more than 4,000,000. Choose fewer positions."),
-        ("--out a.png", 78, "argument --out: must end in .svg, got 'a.png'"),
+        ("--out a.png", 78, "argument --out: must be a file whose name ends in .svg, got 'a.png'"),
         ("--out mine/a.svg", 78, "--out: mine/a.svg cannot be written (File exists)"),
     ],
 )

@@ -1,6 +1,5 @@
 """transformer-core score: its lines, its last line, and what it refuses."""
 
-import gzip
 import json
 import math
 import re
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import Call, write
+from transformer_core.corpus.tokens.subword import Subword
 
 SOURCES = ["the dog sees a cat", "a cat sees the house", "the house"]
 TARGETS = ["der Hund sieht eine Katze", "", "das Haus"]
@@ -34,7 +34,7 @@ def test_each_pair_has_its_log_probability_and_tokens_and_all_have_a_perplexity(
     assert len(found) == 3
     assert all(log_probability < 0 for log_probability, _ in found)
     assert found[1][1] == 1  # The end token.
-    total, tokens = sum(one for one, _ in found), sum(one for _, one in found)
+    total, tokens = map(sum, zip(*found, strict=True))
     said = re.fullmatch(r"perplexity ([0-9.]+), (\d+) tokens, 3 lines\n", done.err)
     assert said is not None
     assert int(said[2]) == tokens
@@ -58,7 +58,7 @@ def test_documents_say_the_same_a_line_each(call: Call) -> None:
         document = json.loads(line)
         assert f"{document['log_probability']:.4f}" == log_probability
         assert len(document["tokens"]) == int(tokens)
-        assert " ".join(f"{one['piece']} {one['log_probability']:.4f}" for one in document["tokens"]) == column
+        assert " ".join(f"{token['piece']} {token['log_probability']:.4f}" for token in document["tokens"]) == column
     assert done.err == plain.err
 
 
@@ -78,12 +78,6 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
 def test_threads_are_as_many_as_asked_for(call: Call) -> None:
     assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
     assert torch.get_num_threads() == 2
-
-
-def test_packed_files_are_scored_as_their_text(call: Call) -> None:
-    for name in ("a.en", "a.de"):
-        Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes()))
-    assert call("score", "--model", "transformer", "a.en.gz", "a.de.gz") == call("score", "--model", "transformer", "a.en", "a.de")
 
 
 @pytest.mark.parametrize(
@@ -107,25 +101,29 @@ def test_what_cannot_be_scored_is_one_line(arguments: str, code: int, fault: str
     assert fault in line
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: Call) -> None:
-    long, short = ["das", "das Haus das Haus das Haus"], ["das", "das"]
-    write("b.en", long if side == "source" else short)
-    write("b.de", long if side == "target" else short)
-    code, line = call("score", "--model", "learned", "b.en", "b.de").refusal()
+@pytest.mark.parametrize("sides", [("long", "short"), ("short", "long")])
+@pytest.mark.parametrize(
+    ("options", "words", "fault"),
+    [
+        (("--model", "learned"), 6, r"\d+ tokens, but this model has learned 6 positions\. Split"),
+        (("--model", "transformer"), 100_000, r"\d{3},\d{3} tokens, at most 1,024 are scored\. Split"),  # It would take 50 GB.
+        (("--model", "transformer", "--max-input", "2"), 2, r"\d+ tokens, at most 2 are scored\. Split"),
+    ],
+)
+def test_a_sentence_that_is_too_long_is_named_before_the_model_computes(
+    options: tuple[str, ...], words: int, fault: str, sides: tuple[str, str], call: Call
+) -> None:
+    write("short", ["d", "d"])
+    write("long", ["d", "das Haus " * (words // 2)])
+    code, line = call("score", *options, *sides).refusal()
     assert code == 65
-    assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
+    assert re.match(f"long:2: {fault}", line)
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_longer_than_max_input_is_named_before_the_model_computes(side: str, call: Call) -> None:
-    """A line of this length would take 50 GB."""
-    write("b.en" if side == "source" else "b.de", ["das", "das Haus " * 50_000])
-    write("b.de" if side == "source" else "b.en", ["das", "das"])
-    code, line = call("score", "--model", "transformer", "b.en", "b.de").refusal()
-    assert code == 65
-    assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d{{3}},\d{{3}} tokens, at most 1,024 are scored\. Split", line)
-    assert call("score", "--model", "transformer", "--max-input", "1", "a.en", "a.de").refusal()[0] == 65
+def test_a_piece_with_a_line_feed_stays_in_its_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which only somebody else's vocabulary has."""
+    monkeypatch.setattr(Subword, "pieces", ["up\ndown"] * 40)
+    assert call("score", "--model", "transformer", "--tokens", "a.en", "a.de").out.count("\n") == 3
 
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])

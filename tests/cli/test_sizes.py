@@ -116,8 +116,8 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     write_params(
         tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("_drop: 0", "_drop: 5"), ("  dropout: 0", "  dropout: 0.1")
     )
-    there, given = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
-    for found, devices, price in ((here, 2, 3), (there, 4, 6), (given, 3, 1)):
+    there, asked = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
+    for found, devices, price in ((here, 2, 3), (there, 4, 6), (asked, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
     assert (there["flops"], there["target_tokens"]) == (2 * here["flops"], here["target_tokens"])
 

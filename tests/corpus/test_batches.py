@@ -42,9 +42,9 @@ def test_going_on_from_a_cursor_is_going_on(lengths: list[tuple[int, int]], stop
         _, cursor = next(straight)
     resumed = plan_of(lengths).updates_from(cursor)
     for _ in range(5):
-        (one, after_one), (other, after_other) = next(straight), next(resumed)
+        (expected, after_one), (other, after_other) = next(straight), next(resumed)
         assert after_one == after_other
-        assert all(np.array_equal(a, b) for a, b in zip(one.microbatches, other.microbatches, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(expected.microbatches, other.microbatches, strict=True))
 
 
 def test_epochs_differ_and_seeds_differ() -> None:

@@ -31,17 +31,28 @@ splits:
 """.replace("WANTED_EN", "0" * 64).replace("WANTED_DE", "1" * 64)
 
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+
+def written(text: str, name: str = "tiny") -> Path:
+    """An own entry."""
+    path = Path(f"corpora/{name}.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
 def test_the_packaged_entries_are_valid_and_those_of_the_recipes() -> None:
     names = ["icon", "multi30k", "multi30k-student", "tatoeba", "wmt14-en-de", "wmt14-en-de-student", "wmt14-en-fr", "wsj"]
-    assert entry_names(Path("none")) == names
+    assert entry_names() == names
     for name in names:
-        found = find_entry(name, own=Path("none"))
+        found = find_entry(name)
         assert (found.entry.name, found.path) == (name, PACKAGED_ENTRIES / f"{name}.yaml")
 
 
 @pytest.mark.parametrize("name", ["icon", "tatoeba"])
 def test_a_bundled_corpus_is_small_and_has_its_licence_and_origin_beside_it(name: str) -> None:
-    found = find_entry(name, own=Path("none"))
+    found = find_entry(name)
     size = sum(path.stat().st_size for path in (PACKAGED_ENTRIES / name).iterdir())
     assert size < 1_500_000
     assert found.entry.licence
@@ -69,34 +80,33 @@ def test_each_sentence_of_the_bundled_corpus_is_in_one_pair_so_that_no_link_lead
         assert len(set(sentences)) == len(sentences), language
 
 
-def test_a_packaged_entry_has_its_trees_beside_it_or_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpora/wsj/22").mkdir(parents=True)
-    (tmp_path / "corpora/wsj/22/wsj_2200.mrg").write_text("( (NP (NN dog)) )\n", encoding="utf-8")
+def test_a_packaged_entry_has_its_trees_beside_it_or_in_the_users_folder() -> None:
+    Path("corpora/wsj/22").mkdir(parents=True)
+    Path("corpora/wsj/22/wsj_2200.mrg").write_text("( (NP (NN dog)) )\n", encoding="utf-8")
     found = {}
     for name, source in (("icon", "id"), ("wsj", "en")):
-        reader = SourceReader(find_entry(name), source, TREES, Fetcher(name, tmp_path / "downloads"))
-        found[name] = [path for one in reader.found.entry.sources["valid"] for path in reader.local_files(one)]
+        reader = SourceReader(find_entry(name), source, TREES, Fetcher(name, Path("downloads")))
+        found[name] = [path for valid in reader.found.entry.sources["valid"] for path in reader.local_files(valid)]
     assert found == {"icon": [PACKAGED_ENTRIES / "icon/dev.txt.xz"], "wsj": [Path("corpora/wsj/22/wsj_2200.mrg")]}
 
 
-def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
-    (tmp_path / "multi30k.yaml").write_text(ENTRY.replace("name: tiny", "name: multi30k"))
-    assert find_entry("multi30k", own=tmp_path).path == tmp_path / "multi30k.yaml"
+def test_an_own_entry_goes_before_a_packaged_one() -> None:
+    path = written(ENTRY.replace("name: tiny", "name: multi30k"), "multi30k")
+    assert find_entry("multi30k").path == path
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: "), ("../params", "Known")]
 )
-def test_an_unknown_name_is_refused_with_similar_ones(tmp_path: Path, name: str, remedy: str) -> None:
+def test_an_unknown_name_is_refused_with_similar_ones(name: str, remedy: str) -> None:
     with refused(78, r"download\.corpus: no corpus is called") as caught:
-        find_entry(name, own=tmp_path)
+        find_entry(name)
     assert remedy in caught.value.remedy
 
 
-def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(ENTRY)
-    found = find_entry("tiny", own=tmp_path)
+def test_a_language_that_the_entry_does_not_have_is_refused() -> None:
+    written(ENTRY)
+    found = find_entry("tiny")
     check_direction(found, "de", "en")
     with refused(78, r"download.target: .*tiny.yaml has no language 'fr'. It has en, de\."):
         check_direction(found, "en", "fr")
@@ -105,22 +115,10 @@ def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> N
 # A text of ENTRY, the text that replaces it, and a part of the message.
 TRANSLATED = "translated: {corpus: news, model: ../teacher, side: target}"
 FAULTS = [
-    (
-        "splits:\n",
-        "tests:\n  test_b:\n    - holdout: 2\nsplits:\n",
-        "tiny.yaml: tests.test_b: holdout must be the only source, of valid or test",
-    ),
-    (
-        "splits:\n",
-        "tests:\n  test_b:\n    - mtdata: x\n      weight: 2\nsplits:\n",
-        "tiny.yaml: tests.test_b: weight is allowed in train only",
-    ),
-    ("splits:\n", "tests:\n  newstest:\n    - mtdata: x\nsplits:\n", "tiny.yaml: tests: must have names such as test_2017, with "),
-    (
-        "splits:\n",
-        "tests:\n  test_b:\n    - folder: {path: x}\nsplits:\n",
-        "tiny.yaml: tests.test_b.0.folder.stem: missing",
-    ),
+    ("splits:\n", "tests: {test_b: [holdout: 2]}\nsplits:\n", "tests.test_b: holdout must be the only source, of valid or test"),
+    ("splits:\n", "tests: {test_b: [{mtdata: x, weight: 2}]}\nsplits:\n", "tests.test_b: weight is allowed in train only"),
+    ("splits:\n", "tests: {newstest: [mtdata: x]}\nsplits:\n", "tiny.yaml: tests: must have names such as test_2017, with "),
+    ("splits:\n", "tests: {test_b: [folder: {path: x}]}\nsplits:\n", "tiny.yaml: tests.test_b.0.folder.stem: missing"),
     ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
     ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of languages, got 'en'"),
     ("- files:", "- fils:", "tiny.yaml: splits.train.0.fils: unknown key. Did you mean 'files'?"),
@@ -129,52 +127,41 @@ FAULTS = [
     ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
     ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
     ("- holdout: 2", "- {}", "got nothing"),
-    (
-        "{path: tiny.en}",
-        "{path: tiny.de}",
-        "splits.train.0.files: two languages name the same text. Give each language its column, counted from 1.",
-    ),
+    ("{path: tiny.en}", "{path: tiny.de}", "splits.train.0.files: two languages name the same text. Give each language its column"),
     ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is allowed in train only"),
     ("- holdout: 2", "- holdout: 2\n      weight: 0", "splits.valid.0.weight: must be greater than 0, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
     ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is allowed in train only. Scores must be computed on text by people."),
-    (
-        "- holdout: 2",
-        f"- {TRANSLATED}".replace("target", "both"),
-        "splits.valid.0.translated.side: must be 'target' or 'source', got 'both'",
-    ),
+    ("- holdout: 2", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
     ("- holdout: 2", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
     (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
     (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must be the only source"),
 ]
 
 
-def test_an_error_in_an_entry_names_file_and_key(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(ENTRY)
+def test_an_error_in_an_entry_names_file_and_key() -> None:
+    path = written(ENTRY)
     assert [source.kinds for source in load_entry(path).splits.test] == [["https"]]
     for old, new, message in FAULTS:
         assert old in ENTRY
-        path.write_text(ENTRY.replace(old, new))
+        written(ENTRY.replace(old, new))
         with refused(78) as caught:
             load_entry(path)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
-def test_text_of_one_language_has_no_validation(tmp_path: Path) -> None:
-    path = tmp_path / "news.yaml"
-    path.write_text("name: news\nlanguages: [de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - files: {de: {path: news.de}}\n")
-    assert [*load_entry(path).sources] == ["train"]
-    path.write_text(path.read_text() + "  valid:\n    - holdout: 5\n")
+def test_text_of_one_language_has_no_validation() -> None:
+    news = "name: news\nlanguages: [de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - files: {de: {path: news.de}}\n"
+    assert [*load_entry(written(news, "news")).sources] == ["train"]
+    path = written(f"{news}  valid:\n    - holdout: 5\n", "news")
     with pytest.raises(UserError, match=r"news.yaml: splits.valid: is only for entries of two or more languages$"):
         load_entry(path)
 
 
-def test_all_errors_of_an_entry_are_reported_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(ENTRY.replace("licence:", "license:").replace("path: tiny.en", "paht: tiny.en").replace("holdout: 2", "holdout: 0"))
+def test_all_errors_of_an_entry_are_reported_at_once() -> None:
+    path = written(ENTRY.replace("licence:", "license:").replace("path: tiny.en", "paht: tiny.en").replace("holdout: 2", "holdout: 0"))
     with pytest.raises(UserError) as caught:
         load_entry(path)
     assert str(caught.value).split("\n") == [
@@ -182,14 +169,13 @@ def test_all_errors_of_an_entry_are_reported_at_once(tmp_path: Path) -> None:
         f"{path}: splits.valid.0.holdout: must be greater than 0, got 0",
         f"{path}: license: unknown key. Did you mean 'licence'?",
     ]
-    path.write_text(ENTRY.replace("name: tiny", "name: other").replace("- holdout: 2", "- holdout: 2\n      mtdata: x"))
+    written(ENTRY.replace("name: tiny", "name: other").replace("- holdout: 2", "- holdout: 2\n      mtdata: x"))
     with pytest.raises(UserError) as caught:
         load_entry(path)
     assert [line.removeprefix(f"{path}: ").split(":")[0] for line in str(caught.value).split("\n")] == ["name", "splits.valid.0"]
 
 
-def test_the_languages_of_a_translation_memory_or_of_columns_are_different_texts(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
+def test_the_languages_of_a_translation_memory_or_of_columns_are_different_texts() -> None:
     for en, de in (("path: t.tmx.gz", "path: t.tmx.gz"), ("path: t.tsv, column: 1", "path: t.tsv, column: 2")):
-        path.write_text(ENTRY.replace("path: tiny.en", en).replace("path: tiny.de", de))
+        path = written(ENTRY.replace("path: tiny.en", en).replace("path: tiny.de", de))
         assert load_entry(path).splits.train[0].kinds == ["files"]

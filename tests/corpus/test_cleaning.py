@@ -158,6 +158,11 @@ def test_a_pair_counts_for_the_first_of_its_rules(tmp_path: Path) -> None:
     assert {name: count for name, count in report.dropped.items() if count} == {"empty": 1, "copy": 1, "duplicate": 2, "case_duplicate": 1}
 
 
+def test_a_pair_on_the_bounds_stays(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("one two three", "eins"), (" ".join("w" * 100), " ".join("v" * 100))])
+    assert cleaned(tmp_path)[0].pairs_out == 2
+
+
 def test_lengths_are_counted_before_and_after(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("a b", "c d"), ("a b", "c d"), ("w " * 300, "x y z")])
     report, _ = cleaned(tmp_path)
@@ -178,11 +183,6 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path: Path, monkeypatc
         found.append({path.name: path.read_bytes() for path in (tmp_path / f"{workers}").iterdir()})
     assert found[0] == found[1]
     assert set(found[0]) == {"report.json", *(f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de"))}
-
-
-def test_a_pair_on_the_bounds_stays(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [("one two three", "eins"), (" ".join("w" * 100), " ".join("v" * 100))])
-    assert cleaned(tmp_path)[0].pairs_out == 2
 
 
 def test_repairs_and_entities_are_counted_by_line(tmp_path: Path) -> None:
@@ -240,6 +240,9 @@ def test_missing_text_and_a_corpus_of_which_nothing_is_left_are_bad_data(tmp_pat
     write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei"), ("", "x")], [GOOD, ("two", "zwei")])
     with refused(65, r"\(dropped: empty 1, overlap 2\)\. Valid or test hold the training text: name other text for them"):
         cleaned(tmp_path, OVERLAP, "overlap")
+    (tmp_path / "raw/train.weights").write_text("0.05\n" * 3)
+    with refused(65, r"cleaning leaves none of 3 pairs \(by the weights 2, dropped: empty 1\)\. Raise `weight` in the corpus entry\."):
+        cleaned(tmp_path, OFF, "weights")
     (tmp_path / "raw/train.en").unlink()
     with pytest.raises(UserError, match=r"raw/train\.en: no such file"):
         cleaned(tmp_path, name="missing")
@@ -306,13 +309,6 @@ def test_the_number_of_written_pairs_is_the_sum_of_the_weights(tmp_path_factory:
     assert report.pairs_out == len(kept) == pytest.approx(1 + sum(weights), abs=1)
     for pair, weight in zip(pairs, weights, strict=True):
         assert kept.count(pair) == pytest.approx(weight, abs=1)
-
-
-def test_weights_that_leave_no_pair_are_named(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [(f"one {number}", f"eins {number}") for number in range(10)])
-    (tmp_path / "raw/train.weights").write_text("0.05\n" * 10)
-    with refused(65, r"cleaning leaves none of 10 pairs \(by the weights 10\)\. Raise `weight` in the corpus entry\."):
-        cleaned(tmp_path)
 
 
 def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core.corpus.sources.formats import file_lines, text_lines
+from transformer_core.corpus.sources.formats import file_lines
+from transformer_core.corpus.text import read_lines
 from transformer_core.errors import UserError
 
 # What XML can hold, and a line or a cell.
@@ -105,13 +106,7 @@ def test_a_row_without_the_column_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.de", b"eins\nzwei\x85\n"),
-        ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")])),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [("t.de", b"eins\nzwei\x85\n"), ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")]))])
 def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"{name}{suffix}"
     path.write_bytes(pack(content))
@@ -135,10 +130,10 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("read", [text_lines, file_lines, partial(file_lines, column=1)], ids=["text", "bytes", "table"])
+@pytest.mark.parametrize("read", [file_lines, partial(file_lines, column=1)], ids=["text", "table"])
 @pytest.mark.parametrize(("name", "content", "words"), REFUSALS)
 def test_a_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, name: str, content: bytes | None, words: str, read: Callable[[Path], Iterator[str | bytes]]
+    tmp_path: Path, name: str, content: bytes | None, words: str, read: Callable[[Path], Iterator[bytes]]
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -150,4 +145,4 @@ def test_a_file_that_cannot_be_read_is_one_line(
 @pytest.mark.parametrize("text", ["PK is short\n", "eins\r", "a\rb\nc\n", "a\rb\n", "\r"])
 def test_a_text_may_begin_as_a_packed_file_does_and_have_carriage_returns_in_its_lines(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.de").write_bytes(text.encode())
-    assert "".join(f"{line}\n" for line in text_lines(tmp_path / "t.de")) == text.removesuffix("\n") + "\n"
+    assert "".join(f"{line}\n" for line in read_lines(tmp_path / "t.de")) == text.removesuffix("\n") + "\n"

@@ -19,16 +19,7 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from transformer_core.config import TREES
-from transformer_core.corpus.sources.catalogue import (
-    PACKAGED_ENTRIES,
-    Address,
-    Entry,
-    Folder,
-    FoundEntry,
-    LocalFile,
-    Source,
-    Splits,
-)
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, FoundEntry, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from
@@ -166,8 +157,8 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
         for language, side in (("en", ENGLISH), ("de", GERMAN))
     }
     archive_of(archive, sides)
-    known = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
-    monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **known))
+    description = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
+    monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **description))
     opened = reader.open(Source(sacrebleu="tiny/set"))
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]

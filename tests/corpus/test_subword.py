@@ -32,8 +32,8 @@ def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
 @given(text=st.text(alphabet=ALPHABET + " \t\xa0\u200b\u0308"))
 def test_decoding_gives_back_the_normalised_text(subword: Subword, text: str) -> None:
     # Letters of the training text only: any other becomes unk. A lone U+0308 is such a one.
-    known = "".join(character for character in normalise(text) if character in ALPHABET + " ")
-    assert subword.decode(subword.encode(known)) == normalise(known)
+    learnt = "".join(character for character in normalise(text) if character in ALPHABET + " ")
+    assert subword.decode(subword.encode(learnt)) == normalise(learnt)
 
 
 def test_a_text_is_encoded_as_its_normalised_form(subword: Subword) -> None:

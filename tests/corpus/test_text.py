@@ -52,7 +52,7 @@ def test_pairs_are_read_back_as_they_were_written(tmp_path: Path, monkeypatch: p
     assert list(read_pairs(*paths)) == pairs
     chunks = list(read_chunks(*paths))
     assert [chunk.first for chunk in chunks] == [1, 3]
-    assert [(pair.source.decode(), pair.target.decode()) for chunk in chunks for pair in chunk.pairs()] == pairs
+    assert [(*map(bytes.decode, pair),) for chunk in chunks for pair in zip(chunk.source, chunk.target, strict=True)] == pairs
 
 
 def test_a_line_that_would_be_read_back_as_two_is_not_written(tmp_path: Path) -> None:

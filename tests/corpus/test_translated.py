@@ -9,9 +9,9 @@ import pytest
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file
-from transformer_core.corpus.sources.holdout import choose, rank
+from transformer_core.corpus.sources.holdout import chosen, sentence_hash
+from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.sources.manifest import Manifest
-from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
@@ -91,8 +91,8 @@ def test_an_entry_may_translate_its_own_text() -> None:
 def test_what_the_other_entry_holds_out_is_not_translated() -> None:
     source = TranslatedSource(Translated(corpus="own", model="../teacher", side="target"), reader_of(OWN))
     texts = [pair.source.decode() for pair in source.open(Teachers(shouted, {})).pairs]
-    ranks = choose({rank(text.encode()) for text, _ in PAIRS}, {"valid": 2, "test": 3}, {})
-    assert texts == [text for text, _ in PAIRS if rank(text.encode()) not in ranks]
+    held_out = chosen({sentence_hash(text.encode()) for text, _ in PAIRS}, {"valid": 2, "test": 3}, {})
+    assert texts == [text for text, _ in PAIRS if sentence_hash(text.encode()) not in held_out]
     assert len(texts) == 25
 
 
@@ -145,8 +145,8 @@ def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:
 
 
 def test_the_weights_of_the_pairs_of_train_stay_with_them_when_others_are_held_out() -> None:
-    own, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}}"
-    _, splits = written(f"{own}, weight: 2.5}}, {news}")
+    files, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}}"
+    _, splits = written(f"{files}, weight: 2.5}}, {news}")
     weights = list(read_lines(Path("raw/train.weights")))
     assert weights == ["2.5"] * 25 + ["1"] * 5
     assert len(splits["train"]) == 30

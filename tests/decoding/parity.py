@@ -40,9 +40,9 @@ def differences(
     for source, (mine, *_), (other, *_) in zip(sources, ours, theirs, strict=True):
         if mine.tokens == other.tokens:
             continue
-        shares = [1 / length_penalty(float(len(one.tokens)), settings.alpha, settings.penalty) for one in (mine, other)]
+        shares = [1 / length_penalty(float(len(output.tokens)), settings.alpha, settings.penalty) for output in (mine, other)]
         outputs = zip((mine, other), shares, strict=True)
-        scores = [forced_log_probabilities(model, source, one.tokens).sum().item() * share for one, share in outputs]
+        scores = [forced_log_probabilities(model, source, output.tokens).sum().item() * share for output, share in outputs]
         tie = TIE + given_not_empty(model, source, settings) * abs(shares[0] - shares[1])
         if other.tokens[-1] != EOS:
             found.append("theirs is cut")

@@ -258,7 +258,7 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> No
     sources = random_sources(8, seed=12)
     for tokens, outputs in zip(sources, search(Ensemble([model, other]), sources, BEAM), strict=True):
         for output in outputs:
-            steps = torch.stack([forced_log_probabilities(one, tokens, output.tokens) for one in (model, other)]).exp().mean(dim=0).log()
+            steps = torch.stack([forced_log_probabilities(part, tokens, output.tokens) for part in (model, other)]).exp().mean(dim=0).log()
             assert output.log_probability == pytest.approx(steps.sum().item(), abs=1e-9)
 
 

@@ -13,6 +13,7 @@ from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
 from transformer_core.decoding import corpus, engine
+from transformer_core.decoding import shards as shards_module
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.shards import Shards
@@ -31,7 +32,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PAIRS_PER_SHARD", 6)
+    monkeypatch.setattr(shards_module, "_PAIRS_PER_SHARD", 6)
 
 
 def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pairs: list[Pair[bytes]] = PAIRS) -> list[Pair[bytes]]:
@@ -54,7 +55,7 @@ def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
     """The model's translations of the texts, with the engine that the machine has for them."""
     wanted = engine.DecodingRequest([teacher], Search(3, 0.6, nbest=3))
-    loaded = engine.load(engine.choose("auto", wanted).engine, wanted)
+    loaded = engine.load_engine(engine.choose_engine("auto", wanted).engine, wanted)
     sources = [loaded.subword.encode(text) for text in TEXTS]
     return next(engine.translated(loaded, [engine.SourceChunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))
 
@@ -74,7 +75,7 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     changed = [Pair(b"the cat", b""), *PAIRS[1:]]
     assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
     assert calls == [6]
-    damages = (lambda one: one.split(b"\n", 1)[1], lambda one: one.replace(b"e", b"o", 1), lambda one: one[:-9], lambda _: b"")
+    damages = (lambda text: text.split(b"\n", 1)[1], lambda text: text.replace(b"e", b"o", 1), lambda text: text[:-9], lambda _: b"")
     for path, damage in zip(sorted(tmp_path.iterdir()), itertools.cycle(damages), strict=False):
         path.write_bytes(damage(path.read_bytes()))
     assert translated(tmp_path, teacher) == first
@@ -102,10 +103,10 @@ def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Pa
     made = translated(tmp_path, teacher, SETTINGS.model_copy(update={"pick": "nearest"}))
     chrf = CHRF()
     picked = 0
-    for pair, one, hypotheses in zip(PAIRS, made, lists, strict=True):
+    for pair, translation, hypotheses in zip(PAIRS, made, lists, strict=True):
         scores = {hypothesis.text: chrf.sentence_score(hypothesis.text, [pair.target.decode()]).score for hypothesis in hypotheses}
-        assert scores[one.target.decode()] == max(scores.values())
-        picked += one.target.decode() != hypotheses[0].text
+        assert scores[translation.target.decode()] == max(scores.values())
+        picked += translation.target.decode() != hypotheses[0].text
     assert picked
 
 

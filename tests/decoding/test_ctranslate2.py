@@ -17,12 +17,12 @@ from tests.refusals import refused
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
-from transformer_core.decoding import ctranslate2 as engine_module
+from transformer_core.decoding import ctranslate2_engine as engine_module
 from transformer_core.decoding.beam import Search, beam_search, length_penalty
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, Translator
-from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import read_json
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -99,7 +99,7 @@ def test_forced_log_probabilities_equal_ours(changes: dict[str, Any], tmp_path: 
 def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOnly, engine: CTranslate2Engine, tmp_path: Path) -> None:
     """As a user does it who has the exported directory, CTranslate2 and SentencePiece, with the search of the model."""
     source = write_model(model, tmp_path / "model", decode=PAPER_SEARCH.model_copy(update={"beam": 3, "alpha": 1.4}))
-    export_model(model, source, tmp_path / "out")
+    export_model(source, tmp_path / "out")
     subword = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/spm.model"))
     line = "the dog sees a cat"
     pieces = subword.encode(line, out_type=str)
@@ -217,8 +217,8 @@ def test_translations_come_in_the_order_of_the_sources_and_an_empty_one_is_empty
     translated = engine.translate_tokens([sources[0], [EOS], *sources[1:9]], THEIRS, 4096)
     backwards = engine.translate_tokens(sources[8::-1], THEIRS, 16)[::-1]
     assert translated[1] == [Hypothesis("", 0.0, 0.0, 0)]
-    assert [one[0].text for one in (translated[0], *translated[2:])] == [one[0].text for one in backwards]
-    assert len({one[0].text for one in backwards}) > 5
+    assert [ranked[0].text for ranked in (translated[0], *translated[2:])] == [ranked[0].text for ranked in backwards]
+    assert len({ranked[0].text for ranked in backwards}) > 5
 
 
 def test_the_number_of_threads_changes_no_bit(

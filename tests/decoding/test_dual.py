@@ -6,7 +6,7 @@ import pytest
 
 from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.corpus.text import Pair
-from transformer_core.decoding import dual_cross_entropy
+from transformer_core.decoding import dual_cross_entropy, shards
 from transformer_core.decoding.dual_cross_entropy import DualScores
 from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import Shards
@@ -14,7 +14,7 @@ from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
 
-PAIRS = [Pair(f"{one}{' dog' * number}", other) for number in range(3) for one in TEXT[:2] for other in TEXT[2:]]
+PAIRS = [Pair(f"{text}{' dog' * number}", other) for number in range(3) for text in TEXT[:2] for other in TEXT[2:]]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models:
 def test_a_pair_that_is_too_long_is_the_worst_and_finished_shards_are_not_scored_again(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dual_cross_entropy, "PAIRS_PER_SHARD", 5)
+    monkeypatch.setattr(shards, "_PAIRS_PER_SHARD", 5)
     pairs = [*PAIRS, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
     whole = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs)))
     assert whole[-2:] == [float("inf")] * 2

@@ -14,7 +14,7 @@ from tests.refusals import refused
 from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose, load, translated
+from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose_engine, load_engine, translated
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 
@@ -39,7 +39,7 @@ def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Pat
 )
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_on_a_cpu_auto_is_ctranslate2_where_it_can_do_what_is_asked(search: Search, precision: Any, directory: Path) -> None:
-    assert choose("auto", DecodingRequest([directory], search, precision)).engine == "ctranslate2"
+    assert choose_engine("auto", DecodingRequest([directory], search, precision)).engine == "ctranslate2"
 
 
 # What CTranslate2 cannot do.
@@ -69,38 +69,38 @@ def test_auto_is_pytorch_elsewhere_and_says_why_and_a_name_is_followed_or_refuse
     options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
 ) -> None:
     asked, missing = wanted(directory, tmp_path, **options), (options, reason) in MISSING
-    choice = choose("auto", asked)
-    assert choice.engine == choose("torch", asked).engine == "torch"
+    choice = choose_engine("auto", asked)
+    assert choice.engine == choose_engine("torch", asked).engine == "torch"
     assert reason in choice.reason
     in_int8 = replace(asked, precision="int8")
     for name, request in (("ctranslate2", asked), ("auto", in_int8)) if missing and "precision" not in options else ():
         with refused(78, "(engine ctranslate2|precision int8): ") as error:
-            choose(name, request)  # type: ignore[arg-type]
+            choose_engine(name, request)  # type: ignore[arg-type]
         assert reason in error.value.message
     if not missing:
-        assert choose("ctranslate2", asked).engine == choose("auto", in_int8).engine == "ctranslate2"
+        assert choose_engine("ctranslate2", asked).engine == choose_engine("auto", in_int8).engine == "ctranslate2"
 
 
 def test_pytorch_has_no_int8_and_ctranslate2_no_bf16(directory: Path) -> None:
     with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
-        load("torch", DecodingRequest([directory], POWER, "int8"))
+        load_engine("torch", DecodingRequest([directory], POWER, "int8"))
     with refused(78, "engine ctranslate2: CTranslate2 is used in float32 and int8, and not in bf16"):
-        choose("ctranslate2", DecodingRequest([directory], POWER, "bf16"))
+        choose_engine("ctranslate2", DecodingRequest([directory], POWER, "bf16"))
 
 
 def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = DecodingRequest([directory], POWER)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose("auto", asked) == Choice("torch", "there is a GPU")
-    assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the one with int8")
-    assert choose("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
+    assert choose_engine("auto", asked) == Choice("torch", "there is a GPU")
+    assert choose_engine("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the one with int8")
+    assert choose_engine("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
 
 
 @pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])
 def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Search, model: WordsOnly, directory: Path) -> None:
     asked = DecodingRequest([directory], search)
     chunks = [SourceChunk(SOURCES[:20]), SourceChunk([[EOS]]), SourceChunk([]), SourceChunk(SOURCES[20:])]
-    fast = load("ctranslate2", asked)
+    fast = load_engine("ctranslate2", asked)
     texts, done = [], list[int]()
     for engine in (fast, Translator(model, fast.subword)):
         found = list(translated(engine, chunks, asked, 64, ahead=1, done=done.append))
@@ -124,5 +124,5 @@ def test_ctranslate2_begins_a_chunk_before_the_one_before_is_waited_for(director
     asked = DecodingRequest([directory], POWER)
     for name, ahead, expected in (("ctranslate2", 1, [0, 1]), ("ctranslate2", 0, [0]), ("torch", 1, [0])):
         taken.clear()
-        next(translated(load(name, asked), chunks(), asked, 64, ahead))
+        next(translated(load_engine(name, asked), chunks(), asked, 64, ahead))
         assert taken == expected

@@ -58,7 +58,7 @@ def test_captured_steps_are_those_of_the_model(
     assert isinstance(captured, graphs.GraphedTransformer)
     for sources in (SOURCES[:40], SOURCES[40:], SOURCES):
         tokens = padded(sources).cuda()
-        expected, found = (beam_search(one, tokens, tokens != PAD, search) for one in (there, captured))
+        expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (there, captured))
         assert [[output.tokens for output in outputs[:1]] for outputs in found] == [
             [output.tokens for output in outputs[:1]] for outputs in expected
         ]

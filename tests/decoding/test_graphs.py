@@ -89,7 +89,7 @@ def test_captured_steps_are_those_of_the_model(search: Search, positions: int, m
     recorded = RecordedTransformer(model)
     for sources in (SOURCES[:20], SOURCES[20:]):
         tokens = padded(sources)
-        expected, found = (beam_search(one, tokens, tokens != PAD, search) for one in (model, recorded))
+        expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (model, recorded))
         assert_same(found, expected)
     assert recorded.captures > 3
     assert recorded.replays
@@ -101,7 +101,7 @@ def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
     model = Transformer(TransformerSize(layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8, dropout=0.0), 17).double().eval()
     recorded, search = RecordedTransformer(model), Search(17, max_extra=8)
     tokens = padded([[5, 9, EOS], [7, EOS], [16, 4, 4, EOS]])
-    expected, found = (beam_search(one, tokens, tokens != PAD, search) for one in (model, recorded))
+    expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (model, recorded))
     assert_same(found, expected)
     assert recorded.replays
 
@@ -109,24 +109,24 @@ def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
 def test_captured_steps_begin_with_a_prefix(model: WordsOnly) -> None:
     recorded, search = RecordedTransformer(model), Search(4, max_extra=6)
     tokens, prefix = padded(SOURCES), padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
-    expected, found = (beam_search(one, tokens, tokens != PAD, search, prefix) for one in (model, recorded))
+    expected, found = (beam_search(either, tokens, tokens != PAD, search, prefix) for either in (model, recorded))
     assert_same(found, expected)
     assert recorded.replays
 
 
 def test_captured_steps_draw_the_same_samples(model: WordsOnly) -> None:
     recorded, tokens = RecordedTransformer(model), padded(SOURCES)
-    expected, found = (sample(one, tokens, tokens != PAD, Sampling(3, top_p=0.9, max_extra=6)) for one in (model, recorded))
+    expected, found = (sample(either, tokens, tokens != PAD, Sampling(3, top_p=0.9, max_extra=6)) for either in (model, recorded))
     assert_same(found, expected)
     assert recorded.replays
 
 
 def assert_same(found: list[list[Finished]], expected: list[list[Finished]]) -> None:
     """The same outputs but for the rounding of attention, whose products have more slots here."""
-    assert [[one.tokens for one in outputs] for outputs in found] == [[one.tokens for one in outputs] for outputs in expected]
-    for one, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
-        assert (one.log_probability, one.score) == pytest.approx((other.log_probability, other.score), abs=1e-5)
+    assert [[output.tokens for output in outputs] for outputs in found] == [[output.tokens for output in outputs] for outputs in expected]
+    for output, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+        assert (output.log_probability, output.score) == pytest.approx((other.log_probability, other.score), abs=1e-5)
 
 
 def _tensors(result: Any) -> list[Tensor]:
-    return [one for one in (result if isinstance(result, tuple | list) else (result,)) if isinstance(one, Tensor)]
+    return [part for part in (result if isinstance(result, tuple | list) else (result,)) if isinstance(part, Tensor)]

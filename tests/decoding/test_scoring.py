@@ -12,7 +12,7 @@ from tests.models.test_architectures import VOCAB, built
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.scoring import perplexity, score_tokens
+from transformer_core.decoding.scoring import score_tokens
 from transformer_core.models.translation import TranslationModel
 from transformer_core.sizes import ModelSize
 
@@ -75,8 +75,8 @@ def test_a_pair_is_scored_as_it_is_alone_whatever_is_scored_with_it(
     backwards = score_tokens(model, sources[::-1], targets[::-1], 1_000)[::-1]
     alone = [score_tokens(model, [source], [target], 1)[0] for source, target in pairs]
     # Kernels sum in another order where shapes differ: float64 of some hundred operations on numbers below 10, 2e-16 of itself each.
-    for one, other, single in zip(together, backwards, alone, strict=True):
-        assert one == pytest.approx(single, abs=1e-12, rel=0)
+    for scores, other, single in zip(together, backwards, alone, strict=True):
+        assert scores == pytest.approx(single, abs=1e-12, rel=0)
         assert other == pytest.approx(single, abs=1e-12, rel=0)
 
 
@@ -122,9 +122,3 @@ def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
     numbers = torch.tensor([found for each in rough for found in each], dtype=torch.float64)
     assert (numbers.bfloat16().double() != numbers).double().mean() > 0.9
     assert numbers.tolist() == pytest.approx([found for each in exact for found in each], abs=0.3)
-
-
-def test_perplexity_is_the_exponential_of_the_mean() -> None:
-    assert perplexity(-6.0, 3) == pytest.approx(math.e**2)
-    assert perplexity(-1e6, 3) == math.inf
-    assert math.isnan(perplexity(0.0, 0))

@@ -50,15 +50,15 @@ Outputs = list[list[tuple[str, float]]]
 
 def searched(
     model: Transformer,
-    known: Shortlist | None,
+    allowed: Shortlist | None,
     sources: Sequence[Sequence[int]] = SOURCES,
     search: Search | Sampling = SEARCH,
     batch_tokens: int = 200,
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> Outputs:
-    translator = Translator(model, Ids(), shortlist=known)  # type: ignore[arg-type]
+    translator = Translator(model, Ids(), shortlist=allowed)  # type: ignore[arg-type]
     lists = translator.translate_tokens(sources, search, batch_tokens, prefixes)
-    return [[(one.text, one.score) for one in hypotheses] for hypotheses in lists]
+    return [[(hypothesis.text, hypothesis.score) for hypothesis in hypotheses] for hypotheses in lists]
 
 
 def same(found: Outputs, wanted: Outputs, within: float) -> bool:
@@ -68,13 +68,13 @@ def same(found: Outputs, wanted: Outputs, within: float) -> bool:
 
 
 class Masked(Transformer):
-    """Brute force: the logits of everything that is not in `own` are minus infinity."""
+    """Brute force: the logits of everything that is not in `allowed` are minus infinity."""
 
-    own: Tensor
+    allowed: Tensor
 
     def project(self, x: Tensor) -> Tensor:
         logits = super().project(x)
-        return torch.full_like(logits, -torch.inf).index_copy(-1, self.own, logits.index_select(-1, self.own))
+        return torch.full_like(logits, -torch.inf).index_copy(-1, self.allowed, logits.index_select(-1, self.allowed))
 
 
 def copied(model: Transformer, kind: type[Transformer] = Transformer) -> Transformer:
@@ -97,7 +97,7 @@ def test_the_outputs_are_those_of_a_softmax_over_the_list_of_the_sentence(double
     masked = copied(double, Masked).double()
     wanted = []
     for source in SOURCES:
-        masked.own = torch.from_numpy(NEXT.of(source))  # type: ignore[assignment]
+        masked.allowed = torch.from_numpy(NEXT.of(source))  # type: ignore[assignment]
         wanted += searched(masked, None, [source])
     assert same(alone, wanted, within=1e-9)
     assert not same(alone, searched(double, None), within=1e-9)
@@ -145,29 +145,21 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     NEXT.save(file)
     again = Shortlist.load(file, VOCAB)
     assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
-    with refused(
-        65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force --single-item average"
-    ):
+    with refused(65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force "):
         Shortlist.load(file, VOCAB + 1)
     whole = file.read_bytes()
     for damaged in (b"", whole[:50], whole[:-8]):
         file.write_bytes(damaged)
         with pytest.raises(UserError, match="not a shortlist"):
             Shortlist.load(file, VOCAB)
-    of_one = [0] * VOCAB
-    for parts in (
-        {},
-        {"starts": np.zeros(0)},
-        {"starts": np.zeros((VOCAB + 1, 1))},
-        {"targets": np.zeros((0, 2))},
-        {"frequent": np.zeros(0)},
-    ):
-        whole_parts = {"starts": np.zeros(VOCAB + 1), "targets": np.zeros(0), "frequent": np.arange(4)}
-        save_file({**whole_parts, **parts} if parts else {}, file)
-        with pytest.raises(UserError, match="not a shortlist"):
-            Shortlist.load(file, VOCAB)
-    for starts, targets in (([*of_one, 2], [1]), ([0, 5, *of_one[1:-1], 2], [1, 1]), ([*of_one, 1], [VOCAB]), ([*of_one, 1], [-1])):
-        save_file({"starts": np.array(starts), "targets": np.array(targets), "frequent": np.arange(4)}, file)
+    save_file({}, file)
+    with pytest.raises(UserError, match="not a shortlist"):
+        Shortlist.load(file, VOCAB)
+    starts, zeros = np.zeros(VOCAB + 1), [0] * VOCAB
+    shapes = {"starts": np.zeros(0)}, {"starts": starts[:, None]}, {"targets": np.zeros((0, 2))}, {"frequent": np.zeros(0)}
+    contents = ([*zeros, 2], [1]), ([0, 5, *zeros[1:-1], 2], [1, 1]), ([*zeros, 1], [VOCAB]), ([*zeros, 1], [-1])
+    for parts in (*shapes, *({"starts": np.array(begins), "targets": np.array(targets)} for begins, targets in contents)):
+        save_file({"starts": starts, "targets": np.zeros(0), "frequent": np.arange(4), **parts}, file)
         with pytest.raises(UserError, match="not a shortlist for a vocabulary"):
             Shortlist.load(file, VOCAB)
 
@@ -177,8 +169,8 @@ def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Pat
     with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
         Translator.load(directory, shortlist=True)
     EVERYTHING.save(directory / SHORTLIST)
-    assert [one[0].text for one in Translator.load(directory, shortlist=True).translate(TEXT, Search())] == [
-        one[0].text for one in Translator.load(directory).translate(TEXT, Search())
+    assert [ranked[0].text for ranked in Translator.load(directory, shortlist=True).translate(TEXT, Search())] == [
+        ranked[0].text for ranked in Translator.load(directory).translate(TEXT, Search())
     ]
     with pytest.raises(UserError, match="not supported with several models"):
         Translator.load(directory, directory, shortlist=True)

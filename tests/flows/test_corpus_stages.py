@@ -20,7 +20,7 @@ from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
 from tests.waiting import wait_for
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.text import splits_of, write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword

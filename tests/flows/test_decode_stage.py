@@ -18,7 +18,7 @@ from transformer_core.config import Params
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2 import has_cublas
+from transformer_core.decoding.ctranslate2_engine import has_cublas
 from transformer_core.decoding.translator import Translator
 from transformer_core.processes import cpu_name
 

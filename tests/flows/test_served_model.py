@@ -24,7 +24,7 @@ from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
 

@@ -10,7 +10,7 @@ from flows.stages import clean, publish
 from tests.flows.publishing import LINES, before_publish
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json, write_text
 
@@ -20,7 +20,7 @@ TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
 def write_entries(model: str, settings: str = "beam: 2") -> None:
     """Corpus `own`, and `student`, whose text is that of `own` twice: by people, and with the target by a model."""
     write_pairs(Path("own.en"), Path("own.de"), [(text, text.upper()) for text in TEXTS])
-    new_entry("own", Path("own.en"), Path("own.de"), valid=5, test=5, force=True)
+    new_entry("own", Path("own.en"), Path("own.de"), valid=5, test=5)
     own = Path("corpora/own.yaml").read_text(encoding="utf-8").replace("name: own", "name: student")
     source = f"  - translated: {{corpus: own, model: {model}, side: target, {settings}}}\n"
     Path("corpora/student.yaml").write_text(own.replace("  valid:", f"{source}  valid:"), encoding="utf-8")

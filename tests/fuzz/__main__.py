@@ -19,17 +19,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=20_000, metavar="N", help="of each reader (20000)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--input", type=int, metavar="N", help="only this input, with its traceback")
-    given = parser.parse_args(arguments)
-    numbers = range(given.inputs) if given.input is None else range(given.input, given.input + 1)
+    options = parser.parse_args(arguments)
+    numbers = range(options.inputs) if options.input is None else range(options.input, options.input + 1)
     print(f"{'reader':<16}{'inputs':>8}{'accepted':>10}{'refused':>9}{'findings':>10}{'slowest ms':>12}{'greatest MB':>13}")
     found = 0
-    for name in given.readers or READERS:
+    for name in options.readers or READERS:
         with TemporaryDirectory() as folder:
-            outcome = run(READERS[name], numbers, given.seed, Path(folder).resolve())
+            outcome = run(READERS[name], numbers, options.seed, Path(folder).resolve())
         found += len(outcome.findings)
         counts = f"{len(numbers):>8,}{outcome.accepted:>10,}{outcome.refused:>9,}{len(outcome.findings):>10,}"
         print(f"{name:<16}{counts}{outcome.slowest_ms:>12,.0f}{outcome.greatest_mb:>13,.0f}", flush=True)
-        _print_findings(outcome, whole=given.input is not None)
+        _print_findings(outcome, whole=options.input is not None)
     return int(found > 0)
 
 

@@ -23,9 +23,9 @@ from transformer_core.corpus.tokens.binary import open_split, shard_files
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator, load_for_decoding, load_with_subword
+from transformer_core.decoding.ctranslate2_export import export_model
+from transformer_core.decoding.translator import Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
-from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS
 from transformer_core.presets import TransformerSize
@@ -160,8 +160,7 @@ def _shortlists() -> list[bytes]:
 
 
 def _export(data: bytes, folder: Path) -> None:
-    source = _with_weights(data, folder)
-    export_model(load_with_subword(source)[0], source, folder / "out")
+    export_model(_with_weights(data, folder), folder / "out")
 
 
 @cache

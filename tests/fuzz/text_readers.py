@@ -35,7 +35,7 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, F
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
@@ -113,18 +113,18 @@ def _read_entry(data: bytes, folder: Path) -> None:
     for name, content in (("own.en", _TEXT), ("own.de", _TABLE), ("own.mrg", _TREES), ("teacher/model.safetensors", b"weights")):
         (folder / name).write_bytes(content)
     entry = load_entry(path)
-    source, target = entry.languages[0], entry.languages[-1]
+    direction = entry.languages[0], entry.languages[-1]
     found = FoundEntry(entry, path)
-    check_direction(found, source, target)
-    reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
+    check_direction(found, *direction)
+    reader = SourceReader(found, *direction, Fetcher("own", folder / "downloads"))
     for sources in entry.sources.values():
-        for one in sources:
-            if {"files", "folder", "trees"} & set(one.kinds):
-                reader.local_files(one)
-                for _ in reader.open(one).pairs:
+        for source in sources:
+            if {"files", "folder", "trees"} & set(source.kinds):
+                reader.local_files(source)
+                for _ in reader.open(source).pairs:
                     pass
-            if one.translated:
-                for _ in TranslatedSource(one.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
+            if source.translated:
+                for _ in TranslatedSource(source.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
                     pass
 
 
@@ -175,14 +175,16 @@ def _own_corpus(data: bytes, folder: Path) -> None:
         path = new_entry("mine", folder / "mine.tsv", folder / "mine.tsv", source_language="en", target_language="de")
     finally:
         assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
-    found = FoundEntry(load_entry(path), path)
-    reader = SourceReader(found, "en", "de", Fetcher("mine", folder / "downloads"))
-    with new_directory(folder / RAW) as raw:
-        write_raw(reader, raw)
+    _download_and_clean(FoundEntry(load_entry(path), path), folder)
     manifest = read_output(MANIFEST, folder)
     for split, record in manifest["splits"].items():
         pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
         assert len(pairs) == record["pairs"]
+
+
+def _download_and_clean(found: FoundEntry, folder: Path) -> None:
+    with new_directory(folder / RAW) as raw:
+        write_raw(SourceReader(found, "en", "de", Fetcher(found.entry.name, folder / "downloads")), raw)
     with new_directory(folder / "data/clean") as clean:
         clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
 
@@ -194,11 +196,7 @@ def _corpus_of_any_bytes(data: bytes, folder: Path) -> None:
     source = [Source.model_validate({"files": {language: {"path": f"t.{language}"} for language in ("en", "de")}})]
     splits = Splits(train=source, valid=[Source(holdout=1)], test=[Source(holdout=1)])
     entry = Entry(name="any", languages=["en", "de"], licence=None, note="", splits=splits)
-    reader = SourceReader(FoundEntry(entry, folder / "any.yaml"), "en", "de", Fetcher("any", folder / "downloads"))
-    with new_directory(folder / RAW) as raw:
-        write_raw(reader, raw)
-    with new_directory(folder / "data/clean") as clean:
-        clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
+    _download_and_clean(FoundEntry(entry, folder / "any.yaml"), folder)
 
 
 def _read_trees(data: bytes, folder: Path) -> None:

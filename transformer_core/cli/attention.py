@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
+from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int, sentence
 from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
 
@@ -32,17 +32,13 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE_SENTENCE",
-        type=_sentence,
+        type=sentence,
         help="source sentence; both sentences stand together, before or after the options",
     )
-    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="its translation (default: the model's own)")
+    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}",
+        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}"
     )
     parser.add_argument(
         "--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all three)"
@@ -85,7 +81,9 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     fonts = fonts_of(maps)
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
     figures = {
-        f"{kind}.png": attention_picture(maps, kind, [*product(own, heads)], len(heads), fonts) for kind, own in chosen.items() if own
+        f"{kind}.png": attention_picture(maps, kind, [*product(numbers, heads)], len(heads), fonts)
+        for kind, numbers in chosen.items()
+        if numbers
     }
     try:
         for name, figure in figures.items():
@@ -99,10 +97,10 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     return [*figures, _NUMBERS]
 
 
-def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: str) -> list[int]:
+def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str) -> list[int]:
     from transformer_core.decoding.translator import check_length
 
-    tokens = subword.encode(sentence)
+    tokens = subword.encode(text)
     check_length(tokens, model.most_positions, name)
     return tokens
 
@@ -145,12 +143,3 @@ def _listed(numbers: list[int]) -> str:
 def _numbers(text: str) -> list[int]:
     """Convert an argument of whole numbers above 0, separated by commas."""
     return sorted({positive_int(number) for number in text.split(",")})
-
-
-def _sentence(text: str) -> str:
-    """Check that an argument is valid UTF-8; Python passes other bytes on as surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("not valid UTF-8") from None
-    return text

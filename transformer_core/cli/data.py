@@ -28,11 +28,11 @@ def add_to(commands: Commands) -> None:
     new.add_argument("--source-language", metavar="L", help="language; needed if the file's suffix is not a language")
     new.add_argument("--target-language", metavar="L", help="language; needed if the file's suffix is not a language")
     for split in ("valid", "test"):
-        given = new.add_mutually_exclusive_group()
-        given.add_argument(
+        held_out = new.add_mutually_exclusive_group()
+        held_out.add_argument(
             f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
         )
-        given.add_argument(
+        held_out.add_argument(
             f"--{split}", metavar=("SOURCE_FILE", "TARGET_FILE"), nargs=2, type=Path, help=f"files of {split}; no pair is held out for it"
         )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
@@ -61,7 +61,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.own import check_unused, languages_without_spaces, new_entry
+    from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry
 
     if not arguments.force:
         check_unused(arguments.name)
@@ -74,7 +74,6 @@ def run_new(arguments: argparse.Namespace) -> int:
         target_language=arguments.target_language,
         valid=arguments.valid_lines or (arguments.valid and tuple(arguments.valid)),
         test=arguments.test_lines or (arguments.test and tuple(arguments.test)),
-        force=arguments.force,
     )
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
@@ -87,7 +86,7 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 def run_update(arguments: argparse.Namespace) -> int:
     """Bring a catalogue entry up to date with its files."""
-    from transformer_core.corpus.sources.own import update_entry
+    from transformer_core.corpus.sources.local_corpus import update_entry
 
     before, now = update_entry(arguments.name)
     pairs = f"{now.pairs:,} pairs{f' ({before.pairs:,} before)' if before else ''}" if now else "new sums"

@@ -80,13 +80,11 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write the directory and print its size."""
-    from transformer_core.decoding.translator import load_with_subword
-    from transformer_core.export.ctranslate2 import export_model
+    from transformer_core.decoding.ctranslate2_export import export_model
 
     if arguments.out.resolve() == Path.cwd():
         raise configuration_error("--out: is the working directory, which would be replaced", "Name a new folder.")
-    model, _ = load_with_subword(arguments.model)
-    export_model(model, arguments.model, arguments.out)
+    export_model(arguments.model, arguments.out)
     size = sum(file.stat().st_size for file in arguments.out.iterdir())
     print(f"{arguments.out}: a model for CTranslate2, {in_bytes(size)}")
     return 0

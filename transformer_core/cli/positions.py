@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import Commands, add_command, positive_int
+from transformer_core.cli.arguments import Commands, add_command, positive_int, svg_file, two_or_more
 from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--positions",
         metavar="N",
-        type=_several,
+        type=two_or_more,
         help=f"number of positions, from 0 on (default: {_POSITIONS}, or as many as a model has learned)",
     )
-    parser.add_argument("--out", metavar="FILE", type=_svg, required=True, help="the picture, a self-contained SVG file")
+    parser.add_argument("--out", metavar="FILE", type=svg_file, required=True, help="the picture, a self-contained SVG file")
     parser.set_defaults(run=run)
 
 
@@ -62,17 +62,3 @@ def _encodings(arguments: argparse.Namespace) -> "list[Encodings]":
     model, _ = load_model(arguments.model)
     positions = arguments.positions or min(_POSITIONS, model.most_positions or _POSITIONS)
     return encodings_of(model, positions)
-
-
-def _several(text: str) -> int:
-    """Convert an argument to a whole number, 2 or more: the picture shows distances between positions."""
-    if (number := positive_int(text)) < 2:
-        raise argparse.ArgumentTypeError(f"must be 2 or more, got {text!r}")
-    return number
-
-
-def _svg(text: str) -> Path:
-    """Convert an argument to the path of an SVG file."""
-    if not text.lower().endswith(".svg"):
-        raise argparse.ArgumentTypeError(f"must end in .svg, got {text!r}")
-    return Path(text)

@@ -15,7 +15,7 @@ from transformer_core.cli.arguments import (
     positive_int,
     use_threads,
 )
-from transformer_core.corpus.text import aligned
+from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import UserError
 
 _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
@@ -51,15 +51,12 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
     from transformer_core.config import MOST_INPUT
-    from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.corpus.tokens.subword import EOS, printable
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
     files = arguments.source, arguments.target
-    pairs = list(
-        aligned(text_lines(files[0]), text_lines(files[1]), *files)
-    )  # At once, so that an error in the last line is raised before scoring.
+    pairs = list(read_pairs(*files))  # At once, so that an error in the last line is raised before scoring.
     use_threads(arguments.threads)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     if not any(subword.encode(source) != [EOS] for source, _ in pairs):
@@ -106,10 +103,10 @@ def _finite(number: float) -> float | None:
 
 
 def _summary(counted: list[tuple[float, int]], lines: int) -> str:
-    from transformer_core.decoding.scoring import perplexity
+    from transformer_core.training.loss import perplexity
 
     tokens = sum(count for _, count in counted)
     left_out = lines - len(counted)
     note = f"; {left_out:,} with an empty source left out" if left_out else ""
-    value = perplexity(math.fsum(log_probability for log_probability, _ in counted), tokens)
-    return f"perplexity {value:,.4f}, {tokens:,} tokens, {len(counted):,} lines{note}"
+    nll = -math.fsum(log_probability for log_probability, _ in counted) / tokens
+    return f"perplexity {perplexity(nll):,.4f}, {tokens:,} tokens, {len(counted):,} lines{note}"

@@ -26,7 +26,7 @@ from transformer_core.cli.arguments import (
     up_to_100,
     use_threads,
 )
-from transformer_core.corpus.text import decode_line
+from transformer_core.corpus.text import decode_line, read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, writing
 
 if TYPE_CHECKING:
@@ -108,11 +108,7 @@ def add_to(commands: Commands) -> None:
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
         help="auto: bf16 where it is fast; int8: by CTranslate2 (default: the model's, or float32)",
     )
-    add(
-        "--shortlist",
-        action=argparse.BooleanOptionalAction,
-        help="search only among the subwords on the line's shortlist",
-    )
+    add("--shortlist", action=argparse.BooleanOptionalAction, help="search only among the subwords on the line's shortlist")
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
@@ -127,8 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
     import torch
 
-    from transformer_core.corpus.sources.formats import text_lines
-    from transformer_core.decoding.engine import choose, load, translated
+    from transformer_core.decoding.engine import choose_engine, load_engine, translated
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
@@ -141,12 +136,12 @@ def run(arguments: argparse.Namespace) -> int:
                 raise configuration_error(f"--out: {written} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
     asked, wanted = _completed(arguments)
-    choice, threads = choose(asked, wanted), torch.get_num_threads()
-    engine = load(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
+    choice, threads = choose_engine(asked, wanted), torch.get_num_threads()
+    engine = load_engine(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
     if arguments.verbose:
         _report(choice, engine, wanted, threads)
     limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
-    lines = text_lines(arguments.input) if arguments.input else _stdin_lines()
+    lines = read_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
     at_once = 1 if interactive else LINES_AT_ONCE[choice.engine]
     with ExitStack() as files:
@@ -170,10 +165,10 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
     from transformer_core.config import MOST_INPUT, PAPER_SEARCH
     from transformer_core.models.directory import CONFIG, read_config
 
-    own = read_config(arguments.model[0] / CONFIG).decode
+    scored = read_config(arguments.model[0] / CONFIG).decode
     arguments.max_input = arguments.max_input or MOST_INPUT
     engine, precision = arguments.engine, arguments.precision
-    for name, value in (own.model_dump() if own else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
+    for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
         if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
             setattr(arguments, name, value)
     wanted = _wanted(arguments)
@@ -266,11 +261,10 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threa
 
 def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[SourceChunk]":
     """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
-    from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.decoding.engine import SourceChunk
 
     numbered = enumerate(lines, start=1)
-    beginnings = None if prefixes is None else text_lines(prefixes)
+    beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
         starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine)
         yield SourceChunk([limit.tokens(line, number) for number, line in chunk], starts)
@@ -311,16 +305,16 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
     from transformer_core.decoding.beam import Search
     from transformer_core.decoding.sampling import Sampling
 
-    given = {name: value for name in (*_SEARCHING, *_SAMPLING) if (value := getattr(arguments, name)) is not None}
+    options = {name: value for name in (*_SEARCHING, *_SAMPLING) if (value := getattr(arguments, name)) is not None}
     for name in _SEARCHING if arguments.sample else _SAMPLING:
-        if name in given:
+        if name in options:
             option = f"--{name.replace('_', '-')}"
             if arguments.sample:
                 raise configuration_error(f"{option}: not with --sample", "Leave it out: samples are drawn without a beam.")
             raise configuration_error(f"{option}: needs --sample", "For example --sample 5.")
     if arguments.sample:
-        return Sampling(arguments.sample, max_extra=arguments.max_extra, **given)
-    search = Search(max_extra=arguments.max_extra, **given)
+        return Sampling(arguments.sample, max_extra=arguments.max_extra, **options)
+    search = Search(max_extra=arguments.max_extra, **options)
     return replace(search, nbest=search.beam) if arguments.nbest else search
 
 
@@ -328,12 +322,10 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
     """Return a bar of the lines, which stays as a closing line; a bar that is not shown if it would be among translations on a terminal."""
     from tqdm import tqdm
 
-    from transformer_core.corpus.sources.formats import text_lines
-
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
     countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
-    total = sum(1 for _ in text_lines(arguments.input)) if countable else None
+    total = sum(1 for _ in read_lines(arguments.input)) if countable else None
     return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
 
 
@@ -368,8 +360,8 @@ def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | 
 
 
 def _write(target: BinaryIO, hypotheses: "list[Hypothesis]", number: int, arguments: argparse.Namespace) -> None:
-    for one in hypotheses if arguments.nbest else hypotheses[:1]:
+    for hypothesis in hypotheses if arguments.nbest else hypotheses[:1]:
         columns = [str(number)] if arguments.nbest else []
         if arguments.nbest or arguments.scores:
-            columns += [f"{one.score:.4f}", f"{one.log_probability:.4f}"]
-        target.write("\t".join((*columns, f"{one.text}\n")).encode())
+            columns += [f"{hypothesis.score:.4f}", f"{hypothesis.log_probability:.4f}"]
+        target.write("\t".join((*columns, f"{hypothesis.text}\n")).encode())

@@ -47,12 +47,7 @@ def length_penalty(length: Length, alpha: float, penalty: Penalty) -> Length:
 
 @torch.inference_mode()
 def beam_search(
-    model: StepModel,
-    source: Tensor,
-    source_mask: Tensor,
-    settings: Search,
-    prefix: Tensor | None = None,
-    most_positions: int | None = None,
+    model: StepModel, source: Tensor, source_mask: Tensor, settings: Search, prefix: Tensor | None = None, most_positions: int | None = None
 ) -> list[list[Finished]]:
     """Return the best finished outputs of each sentence, best first; at most `settings.beam`, and none only if logits are not finite.
 
@@ -101,7 +96,8 @@ class _BeamSearch(Hypotheses):
                 best = best.masked_fill(ended & (self.max_length > 1)[:, None], -torch.inf)
         finished = best.masked_fill(~ended, -torch.inf)
         self.ended = self.ended + (finished > -torch.inf).sum(dim=1)
-        self._rank(finished, parents)
+        scores = finished / self._penalties.index_select(0, self.at + 1).to(finished.dtype)
+        self.finish(scores, finished, parents)
         live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
         parents = parents.gather(1, order)
         self.advance(live, parents, token.gather(1, order))
@@ -135,7 +131,3 @@ class _BeamSearch(Hypotheses):
             alone[:, :1] = logit_of_forced.to(normaliser.dtype) - normaliser[:, None]
             log_probability, token = torch.where(only == PAD, log_probability, alone), torch.where(only == PAD, token, only)
         return log_probability, token
-
-    def _rank(self, log_probability: Tensor, parents: Tensor) -> None:
-        scores = log_probability / self._penalties.index_select(0, self.at + 1).to(log_probability.dtype)
-        self.finish(scores, log_probability, parents)

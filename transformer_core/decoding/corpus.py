@@ -1,11 +1,9 @@
 """Translation of training text by a model, for the sources `translated` of a corpus."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ from tqdm import tqdm
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, choose, load, translated
-from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, PAIRS_PER_SHARD, Shards
+from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
+from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
@@ -52,20 +50,16 @@ class CorpusTranslator:
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
         asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_SENTENCE_TOKENS + search.max_extra)
-        engine = choose("auto", asked).engine
+        engine = choose_engine("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
         key = json.dumps([FORMAT, MOST_SENTENCE_TOKENS, settings, engine, model], sort_keys=True).encode()
-        loaded = cache(lambda: load(engine, asked))
-        first = 1
-        with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
-            while shard := list(islice(pairs, PAIRS_PER_SHARD)):
-                make = partial(_translations, loaded, wanted, asked, shard, first, bar)
-                made = self.shards.lines(key + _inputs(shard, wanted.pick == "nearest"), make)
-                first += len(shard)
-                bar.update(first - 1 - bar.n)
-                if bar.disable:
-                    print(f"{wanted.corpus}: {first - 1:,} lines are translated", file=sys.stderr, flush=True)
-                yield from (Pair(pair.source, text.encode()) for pair, text in zip(shard, made, strict=True))
+        loaded = cache(lambda: load_engine(engine, asked))
+
+        def make(shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> list[str]:
+            return _translations(loaded(), wanted, asked, shard, first, bar)
+
+        made = self.shards.lines(pairs, lambda shard: key + _inputs(shard, wanted.pick == "nearest"), make, f"translate {wanted.corpus}")
+        yield from (Pair(pair.source, text.encode()) for pair, text in made)
 
 
 def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
@@ -73,11 +67,10 @@ def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
 
 
 def _translations(
-    loaded: Callable[[], Engine], wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
+    engine: Engine, wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
 ) -> list[str]:
-    """Return the translations of a shard, whose first text is line `first` of the corpus, by the engine that `loaded` returns."""
-    engine, where = loaded(), Path(f"train of {wanted.corpus}")
-    texts = [decode_line(pair.source, where, number) for number, pair in enumerate(shard, first)]
+    """Return the translations of a shard, whose first text is line `first` of the corpus."""
+    texts = [decode_line(pair.source, Path(f"train of {wanted.corpus}"), number) for number, pair in enumerate(shard, first)]
     sources = [engine.subword.encode(text) for text in texts]
     most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
     sources = [source if len(source) <= most else source[-1:] for source in sources]
@@ -93,4 +86,4 @@ def _nearest(hypotheses: list[Hypothesis], reference: str) -> str:
     from sacrebleu.metrics.chrf import CHRF
 
     chrf = CHRF()
-    return max((one.text for one in hypotheses), key=lambda text: chrf.sentence_score(text, [reference]).score)
+    return max((hypothesis.text for hypothesis in hypotheses), key=lambda text: chrf.sentence_score(text, [reference]).score)

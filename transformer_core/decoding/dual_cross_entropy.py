@@ -1,19 +1,15 @@
 """Scores of sentence pairs by two models, for cleaning: dual conditional cross-entropy (Junczys-Dowmunt 2018)."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import islice
+from functools import cache
 from pathlib import Path
-
-from tqdm import tqdm
 
 from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.scoring import score_tokens
-from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, PAIRS_PER_SHARD, Shards
+from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
@@ -51,16 +47,12 @@ class DualScores:
             check_languages(directory, direction, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
         sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
         loaded = cache(lambda: [load_for_decoding(directory) for directory in directories])
-        scored = 0
-        with tqdm(desc="score", unit=" pairs", disable=None) as bar:
-            while shard := list(islice(pairs, PAIRS_PER_SHARD)):
-                inputs = "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
-                lines = self.shards.lines(inputs, partial(_scores, loaded, shard))
-                scored += len(shard)
-                bar.update(len(shard))
-                if bar.disable:
-                    print(f"{scored:,} pairs are scored", file=sys.stderr, flush=True)
-                yield from map(float, lines)
+
+        def inputs(shard: list[Pair[str]]) -> bytes:
+            return "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
+
+        scored = self.shards.lines(pairs, inputs, lambda shard, *_: _scores(loaded, shard), "score")
+        yield from (float(score) for _, score in scored)
 
 
 def _scores(loaded: Callable[[], list[tuple[TranslationModel, Subword]]], pairs: list[Pair[str]]) -> list[str]:

@@ -12,11 +12,11 @@ import torch
 from transformer_core.config import CTranslate2Precision, DecodingPrecision
 from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
+from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
-from transformer_core.export.ctranslate2 import positions_of, unsupported
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
@@ -87,7 +87,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
+def choose_engine(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     """Return the engine asked for; for `auto` CTranslate2 on a CPU where it can do what is wanted in the same way, else PyTorch.
 
     In int8, which PyTorch does not compute, `auto` is CTranslate2. Raises `UserError` (78): CTranslate2 is needed and cannot do what is
@@ -109,7 +109,7 @@ def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     return Choice("ctranslate2", "the faster one on a CPU")
 
 
-def load(engine: EngineName, wanted: DecodingRequest) -> Engine:
+def load_engine(engine: EngineName, wanted: DecodingRequest) -> Engine:
     """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
     if engine == "torch":
         return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)

@@ -155,8 +155,8 @@ class Hypotheses(ABC):
 
     def keep(self, places: Tensor) -> None:
         """Continue with only the sentences at these indices, (B',)."""
-        known = places.numpy(force=True)
-        self._sentences, self._max_lengths = self._sentences[known], self._max_lengths[known]
+        kept = places.numpy(force=True)
+        self._sentences, self._max_lengths = self._sentences[kept], self._max_lengths[kept]
         self.newest = self.newest.view(self.live.shape)[places].flatten()
         self.max_length, self.live, self.done = self.max_length[places], self.live[places], self.done[places]
         self.finished = _FinishedHypotheses(*(part[places] for part in self.finished))
@@ -183,10 +183,10 @@ class Hypotheses(ABC):
         if not (last or inside):
             return None
         if inside and self._prefix is not None:
-            given = self._prefix.index_select(1, self.at).squeeze(1)
+            token = self._prefix.index_select(1, self.at).squeeze(1)
         else:
-            given = torch.full_like(self.max_length, PAD)
-        return given.masked_fill(self.max_length <= self.at + 1, EOS)
+            token = torch.full_like(self.max_length, PAD)
+        return token.masked_fill(self.max_length <= self.at + 1, EOS)
 
     def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
         """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""

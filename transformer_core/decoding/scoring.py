@@ -44,16 +44,6 @@ def score_tokens(
     return results
 
 
-def perplexity(log_probability: float, tokens: int) -> float:
-    """Return exp(-log P / tokens); infinity if it overflows, NaN for 0 tokens."""
-    if tokens == 0:
-        return math.nan
-    try:
-        return math.exp(-log_probability / tokens)
-    except OverflowError:
-        return math.inf
-
-
 def _log_probabilities(model: TranslationModel, decoded: Tensor, targets: Tensor) -> Tensor:
     """Return the log-probabilities (n,) of token ids (n,) after states (n, D), without a matrix of (n, V)."""
     rows = max(1, _LOGITS_AT_ONCE // len(model.output_weight))

@@ -17,8 +17,8 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel
+from transformer_core.decoding.restricted import Shortlisted
 from transformer_core.decoding.sampling import Sampling, sample
-from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
 from transformer_core.models.ops.choice import prepare_for_decoding
@@ -143,17 +143,13 @@ class Translator:
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
-        known = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
+        allowed = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
         others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
-        return cls(_together(models), subwords[0], copies, known)
+        return cls(_together(models), subwords[0], copies, allowed)
 
     def translate(
-        self,
-        lines: Sequence[str],
-        search: Search | Sampling,
-        batch_tokens: int = BATCH_TOKENS,
-        prefixes: Sequence[str] | None = None,
+        self, lines: Sequence[str], search: Search | Sampling, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """Return the translations of each line, best first; an empty line has a single, empty translation.
 
@@ -201,7 +197,7 @@ class Translator:
             shortlisted = Shortlisted(model, lists)
             outputs = _decoded(shortlisted, tokens, search, None if prefix is None else shortlisted.columns(prefix), most)
             ids = shortlisted.ids.tolist()  # Outputs are columns of the shortlists.
-            return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
+            return [[output._replace(tokens=[ids[column] for column in output.tokens]) for output in finished] for finished in outputs]
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
@@ -254,16 +250,6 @@ def check_length(tokens: TokenIds, most_positions: int | None, where: str, engin
         raise UserError(f"{where}: {len(tokens)} tokens, but this model {has}", "Split the sentence.")
 
 
-def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
-    """Return the model of a directory, on the CPU, and its vocabulary.
-
-    Raises `UserError` (65): a file is missing or damaged, a key of config.json is missing, unknown or wrong, or the vocabulary is not the
-    one that the weights were trained with.
-    """
-    model, config = load_model(directory)
-    return model, load_subword(directory, config)
-
-
 def load_subword(directory: Path, config: ModelConfig) -> Subword:
     """Return the vocabulary of a model directory.
 
@@ -290,13 +276,14 @@ def load_for_decoding(
         device: device of the model. None uses a GPU if there is one.
 
     Raises:
-        UserError: see `load_with_subword`; exit code 78 for int8.
+        UserError: see `load_model` and `load_subword`; exit code 78 for int8.
     """
     if precision == "int8":
         raise configuration_error("precision int8: the engine torch has none", "Take the engine ctranslate2, or another precision.")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     choose_kernels(device)
-    model, subword = load_with_subword(directory)
+    model, config = load_model(directory)
+    subword = load_subword(directory, config)
     prepare_for_decoding(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
     return model, subword
 

@@ -17,8 +17,8 @@ from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
 from transformer_core.corpus.text import (
+    PAIR_WEIGHTS,
     REPAIRS,
-    WEIGHTS,
     Chunk,
     Pair,
     decode_line,
@@ -80,7 +80,7 @@ def clean_corpus(
     if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw / WEIGHTS, rules(settings, sources, targets))
+    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, rules(settings, sources, targets))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -134,7 +134,7 @@ class _Tally:
         """Keep a pair as an example if there are fewer than `EXAMPLES`."""
         examples = self.examples.setdefault(rule, [])
         if len(examples) < EXAMPLES:
-            examples.append((_shortened(pair[0]), _shortened(pair[1])))
+            examples.append((_as_example(pair[0]), _as_example(pair[1])))
 
     def add(self, other: "_Tally") -> None:
         """Add the counts and examples of later pairs."""
@@ -179,10 +179,9 @@ class _Work:
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
         asked = rules(self.settings, self.source, self.target)
-        raw = list(chunk.pairs())
-        part = _Part(np.zeros((len(raw), 2), np.uint8), np.zeros(len(raw), np.bool_))
+        part = _Part(np.zeros((len(chunk.source), 2), np.uint8), np.zeros(len(chunk.source), np.bool_))
         kept: list[Pair[str]] = []
-        for index, raw_pair in enumerate(raw):
+        for index, raw_pair in enumerate(map(Pair, chunk.source, chunk.target)):
             pair = self._repaired(part.tally, raw_pair, chunk.first + index)
             if pair is None:
                 continue
@@ -334,5 +333,5 @@ def _by_repair(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name, _ in REPAIRS}
 
 
-def _shortened(text: str) -> str:
+def _as_example(text: str) -> str:
     return text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"

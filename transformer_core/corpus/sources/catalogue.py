@@ -224,23 +224,23 @@ class FoundEntry:
         return OWN_ENTRIES if self.path.parent == PACKAGED_ENTRIES else self.path.parent
 
 
-def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> FoundEntry:
-    """Find an entry by name, first in the folder `own`, then in the package. `named_in` is the place of the name, for messages.
+def find_entry(name: str, named_in: str = f"{PARAMS_FILE}: download.corpus") -> FoundEntry:
+    """Find an entry by name, first in `corpora/`, then in the package. `named_in` is the place of the name, for messages.
 
     Raises `UserError` (78): no such entry (the message gives similar names, or else all), or an invalid file.
     """
-    for folder in (own, PACKAGED_ENTRIES):
+    for folder in (OWN_ENTRIES, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"
         if re.fullmatch(r"\w[\w.-]*", name) and path.is_file():
             return FoundEntry(load_entry(path), path)
-    known = entry_names(own)
-    remedy = did_you_mean(name, known, f"Known: {', '.join(known)}.")
+    names = entry_names()
+    remedy = did_you_mean(name, names, f"Known: {', '.join(names)}.")
     raise configuration_error(f"{named_in}: no corpus is called {name!r}", remedy)
 
 
-def entry_names(own: Path = OWN_ENTRIES) -> list[str]:
+def entry_names() -> list[str]:
     """Return the names of all entries, sorted."""
-    return sorted({path.stem for folder in (own, PACKAGED_ENTRIES) for path in folder.glob("*.yaml")})
+    return sorted({path.stem for folder in (OWN_ENTRIES, PACKAGED_ENTRIES) for path in folder.glob("*.yaml")})
 
 
 def load_entry(path: Path) -> Entry:
@@ -279,8 +279,8 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
     if len(source.kinds) != 1:
-        given = ", ".join(source.kinds) or "nothing"
-        yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {given}")
+        kinds = ", ".join(source.kinds) or "nothing"
+        yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {kinds}")
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
         yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):

@@ -73,7 +73,7 @@ class Fetcher:
         expected = published or self._locked(address)
         shared = any(file_name(other) == name and without_logins(other) != address for other in others)
         names = [name_of_address(url), *([] if shared else [name])]
-        mirrored = [self.mirror / self.corpus / one for one in names] if self.mirror else []
+        mirrored = [self.mirror / self.corpus / mirror_name for mirror_name in names] if self.mirror else []
         here = next((path for path in mirrored if path.is_file()), None)
         fetched = check_sum(here, expected) if here else self._downloaded(url, expected, names[-1])
         if expected is None:
@@ -154,7 +154,7 @@ def locked_sums(lock: Path) -> dict[str, str]:
     """Return the locked SHA-256 sums by address. Raises `UserError`: not JSON (65), or other JSON than sums by address (78)."""
     remedy = "Correct it, or remove it to lock the sums of the next download."
     sums = read_json(lock, remedy) if lock.exists() else {}
-    if not (isinstance(sums, dict) and all(isinstance(one, str) for one in sums.values())):
+    if not (isinstance(sums, dict) and all(isinstance(digest, str) for digest in sums.values())):
         raise configuration_error(f"{lock}: must be an object with a sum for each address", remedy)
     return sums
 

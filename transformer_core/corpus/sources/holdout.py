@@ -2,30 +2,30 @@
 
 import hashlib
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
 from transformer_core.corpus.text import Pair, normalise
-from transformer_core.errors import configuration_error
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import read_json, write_json
 
-# Key of the hash that ranks sentences. Another key would choose other pairs.
+# Key of the hash that orders sentences. Another key would choose other pairs.
 _SEED = b"holdout 1"
 _DIGITS = 16
 _SLACK = 1000  # Superfluous candidates are removed when there are so many.
 # Sentences are chosen for test first.
 _ORDER = ("test", "valid")
 
-# The first digits of the ranks of the held-out source sentences, by split.
+# The first digits of the hashes of the held-out source sentences, by split.
 HeldOut = dict[str, list[str]]
 
 
 class Candidates:
-    """The ranks that `choose` may take from any number of sentences, in bounded memory: the lowest ones, and those on a list.
+    """The hashes that `chosen` may take from any number of sentences, in bounded memory: the lowest ones, and those on a list.
 
     Attributes:
-        ranks: ranks of different sentences; all of them if there are no more than `wanted`, and otherwise more than `wanted`.
+        hashes: hashes of different sentences; all of them if there are no more than `wanted`, and otherwise more than `wanted`.
 
     Args:
         wanted: number of sentences of all splits together.
@@ -33,17 +33,17 @@ class Candidates:
     """
 
     def __init__(self, wanted: int, listed: HeldOut) -> None:
-        self.ranks: set[bytes] = set()
+        self.hashes: set[bytes] = set()
         self._wanted = wanted
         self._listed = frozenset(chain.from_iterable(listed.values()))
         self._most = 2 * (wanted + len(self._listed)) + _SLACK
 
-    def add(self, one: bytes) -> None:
-        """Add the rank of a sentence."""
-        self.ranks.add(one)
-        if len(self.ranks) > self._most:
-            lowest = heapq.nsmallest(self._wanted + 1, self.ranks)
-            self.ranks = {*lowest, *(rank for rank in self.ranks if _shortened(rank) in self._listed)}
+    def add(self, sentence: bytes) -> None:
+        """Add the hash of a sentence."""
+        self.hashes.add(sentence_hash(sentence))
+        if len(self.hashes) > self._most:
+            lowest = heapq.nsmallest(self._wanted + 1, self.hashes)
+            self.hashes = {*lowest, *(key for key in self.hashes if _first_digits(key) in self._listed)}
 
 
 def is_usable(pair: Pair[bytes]) -> bool:
@@ -54,32 +54,47 @@ def is_usable(pair: Pair[bytes]) -> bool:
         return False
 
 
-def rank(sentence: bytes) -> bytes:
-    """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
+def sentence_hash(sentence: bytes) -> bytes:
+    """Return a keyed hash (BLAKE2b, 16 bytes) of the normalised text of a sentence."""
     text = normalise(sentence.decode("utf-8", errors="replace"))
     return hashlib.blake2b(text.encode(), digest_size=16, key=_SEED).digest()
 
 
-def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:
-    """Choose the source sentences to hold out, and return the split of each by its rank.
+def chosen(hashes: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:
+    """Choose the source sentences to hold out, and return the split of each by its hash.
 
-    First, sentences listed for a split are assigned to it, up to its size. Then test, and after it valid, are filled with the lowest ranks
+    First, sentences listed for a split are assigned to it, up to its size. Then test, and after it valid, are filled with the lowest hashes
     of the other sentences. The order of the corpus does not matter, and added text does not change the order of two sentences.
 
     Args:
-        ranks: ranks of the different source sentences, at least as many as all `sizes` together, or `Candidates.ranks`.
+        hashes: hashes of the different source sentences, at least as many as all `sizes` together, or `Candidates.hashes`.
         sizes: number of sentences of each split.
         listed: see `listed_sentences`.
     """
-    chosen: dict[bytes, str] = {}
+    split_of: dict[bytes, str] = {}
     for split, digits in listed.items():
-        known = frozenset(digits)
-        kept = heapq.nsmallest(sizes.get(split, 0), (one for one in ranks if _shortened(one) in known)) if known else []
-        chosen |= dict.fromkeys(kept, split)
+        of_split = frozenset(digits)
+        kept = heapq.nsmallest(sizes.get(split, 0), (key for key in hashes if _first_digits(key) in of_split)) if of_split else []
+        split_of |= dict.fromkeys(kept, split)
     for split in (name for name in _ORDER if name in sizes):
-        missing = sizes[split] - sum(name == split for name in chosen.values())
-        chosen |= dict.fromkeys(heapq.nsmallest(missing, (one for one in ranks if one not in chosen)), split)
-    return chosen
+        missing = sizes[split] - sum(name == split for name in split_of.values())
+        split_of |= dict.fromkeys(heapq.nsmallest(missing, (key for key in hashes if key not in split_of)), split)
+    return split_of
+
+
+def held_out_of(pairs: Iterable[Pair[bytes]], entry: Path, language: str, sizes: Mapping[str, int]) -> dict[bytes, str]:
+    """Choose the source sentences to hold out of the training pairs of an entry, by its list for their source language; see `chosen`.
+
+    Raises `UserError` (65): the pairs that `is_usable` have no more different source sentences than are to be held out.
+    """
+    wanted, listed = sum(sizes.values()), listed_sentences(entry, language)
+    candidates = Candidates(wanted, listed)
+    for pair in filter(is_usable, pairs):
+        candidates.add(pair.source)
+    if wanted >= (different := len(candidates.hashes)):
+        fault = f"{wanted:,} pairs are to be held out, but train has {different:,} different source sentences"
+        raise UserError(f"{entry}: {fault}", "Hold out fewer or add text.")
+    return chosen(candidates.hashes, sizes, listed)
 
 
 def listed_sentences(entry: Path, language: str) -> HeldOut:
@@ -92,11 +107,11 @@ def listed_sentences(entry: Path, language: str) -> HeldOut:
         raise configuration_error(f"{path}: not a list of held-out sentences", remedy) from None
 
 
-def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:
-    """Write the list of an entry: for each source language, the result of `choose`."""
+def write_list(entry: Path, held_out: Mapping[str, Mapping[bytes, str]]) -> None:
+    """Write the list of an entry: for each source language, the result of `chosen`."""
     lists = {
-        language: {split: sorted(_shortened(one) for one in ranks if ranks[one] == split) for split in _ORDER}
-        for language, ranks in chosen.items()
+        language: {split: sorted(_first_digits(key) for key, of in split_of.items() if of == split) for split in _ORDER}
+        for language, split_of in held_out.items()
     }
     write_json(list_file(entry), lists)
 
@@ -106,5 +121,5 @@ def list_file(entry: Path) -> Path:
     return entry.with_suffix(".held-out")
 
 
-def _shortened(one: bytes) -> str:
-    return one.hex()[:_DIGITS]
+def _first_digits(key: bytes) -> str:
+    return key.hex()[:_DIGITS]

@@ -1,17 +1,16 @@
 """data/raw: two aligned files for each split of an entry, and a manifest with their sums and origins."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
+from transformer_core.corpus.sources.holdout import held_out_of, is_usable, sentence_hash
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import WEIGHTS, Pair, read_chunks, read_raw_lines
+from transformer_core.corpus.text import PAIR_WEIGHTS, read_raw_lines, read_raw_pairs
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 
@@ -24,7 +23,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     pairs to hold out from.
     """
     entry, path = reader.found.entry, reader.found.path
-    by_model = [(TranslatedSource(one.translated, reader), one.weight) for one in entry.splits.train if one.translated]
+    by_model = [(TranslatedSource(source.translated, reader), source.weight) for source in entry.splits.train if source.translated]
     origins: list[Origin] = []
     for split in (split for split in entry.sources if split not in entry.holdouts):
         opened = [(reader.open(source), source.weight) for source in entry.sources[split] if not source.translated]
@@ -34,7 +33,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     held_out = _hold_out(reader, folder) if entry.holdouts else {}
     if by_model:
         assert teachers is not None
-        origins += _write_split(reader, "train", [(source.open(teachers), weight) for source, weight in by_model], folder, "ab")
+        origins += _write_split(reader, "train", [(made.open(teachers), weight) for made, weight in by_model], folder, "ab")
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
@@ -65,7 +64,7 @@ def _write_split(
     weighted = any(source.weight != 1 for source in reader.found.entry.sources[split])
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        weights = stack.enter_context((folder / WEIGHTS).open(mode)) if weighted else None
+        weights = stack.enter_context((folder / PAIR_WEIGHTS).open(mode)) if weighted else None
         for part, weight in opened:
             for pair in part.pairs:
                 for file, line in zip(files, pair, strict=True):
@@ -78,37 +77,29 @@ def _write_split(
 def _hold_out(reader: SourceReader, folder: Path) -> dict[str, int]:
     """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
-    For each sentence that `choose` returns, the first pair that `is_usable` is held out. All other pairs of such a sentence are removed
-    from train, so that test has no source sentence of train.
-
-    Memory: a hash of 16 bytes and a set entry for each different source sentence.
+    For each sentence that `held_out_of` returns, the first pair that `is_usable` is held out. All other pairs of such a sentence are
+    removed from train, so that test has no source sentence of train.
     """
     holdouts = reader.found.entry.holdouts
-    usable = {rank(pair.source) for pair in _train_pairs(folder, reader.direction) if is_usable(pair)}
-    wanted = sum(holdouts.values())
-    if wanted >= len(usable):
-        raise UserError(
-            f"{reader.found.path}: {wanted:,} pairs are to be held out, but train has {len(usable):,} different source sentences",
-            "Hold out fewer or add text.",
-        )
-    split_of = choose(usable, holdouts, listed_sentences(reader.found.path, reader.source))
+    pairs = read_raw_pairs(*(folder / f"train.{language}" for language in reader.direction))
+    split_of = held_out_of(pairs, reader.found.path, reader.source, holdouts)
     counts = _move(folder, split_of, reader.direction)
     return {**{split: counts[split] for split in holdouts}, "left_train": counts["left_train"]}
 
 
 def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) -> Counter[str]:
-    """Distribute the pairs of train to splits by the rank of their source sentence, and return the counts."""
+    """Distribute the pairs of train to splits by the hash of their source sentence, and return the counts."""
     counts: Counter[str] = Counter()
     placed: set[bytes] = set()
     splits = {"train", *split_of.values()}
     with ExitStack() as stack:
-        weights = read_raw_lines(folder / WEIGHTS) if (folder / WEIGHTS).exists() else None
+        weights = read_raw_lines(folder / PAIR_WEIGHTS) if (folder / PAIR_WEIGHTS).exists() else None
         names = {split: [f"{split}.{language}" for language in direction] for split in splits}
-        names["train"] += [WEIGHTS] if weights else []
+        names["train"] += [PAIR_WEIGHTS] if weights else []
         files = {split: [stack.enter_context((folder / f"{name}.new").open("wb")) for name in names[split]] for split in splits}
-        for pair in _train_pairs(folder, direction):
+        for pair in read_raw_pairs(*(folder / f"train.{language}" for language in direction)):
             row = (*pair, next(weights)) if weights else pair
-            sentence = rank(pair.source)
+            sentence = sentence_hash(pair.source)
             split = split_of.get(sentence, "train")
             if split != "train":
                 counts["left_train"] += 1
@@ -121,8 +112,3 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
     for name in chain.from_iterable(names.values()):
         (folder / f"{name}.new").replace(folder / name)
     return counts
-
-
-def _train_pairs(folder: Path, direction: tuple[str, str]) -> Iterator[Pair[bytes]]:
-    source, target = (folder / f"train.{language}" for language in direction)
-    return chain.from_iterable(chunk.pairs() for chunk in read_chunks(source, target))

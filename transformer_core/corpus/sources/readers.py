@@ -13,9 +13,9 @@ from typing import Any
 
 from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, text_lines, unpack
+from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import Pair
+from transformer_core.corpus.text import Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_trees, words
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 
@@ -128,7 +128,7 @@ class SourceReader:
         chosen = [addresses[language] for language in self.direction]
         fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
         pairs = self._undamaged(self._pairs_of_addresses(chosen, [file.path for file in fetched]), fetched)
-        return OpenedSource(pairs, _origins([one.url for one in chosen], fetched))
+        return OpenedSource(pairs, _origins([address.url for address in chosen], fetched))
 
     def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
         """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's member or column is wrong."""
@@ -196,7 +196,7 @@ def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origi
 
 def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:
     try:
-        for _, tree in read_trees(text_lines(path)):
+        for _, tree in read_trees(read_lines(path)):
             if tree is not None:
                 yield Pair(words(tree).encode(), bracketed(tree).encode())
     except ValueError as error:
@@ -232,7 +232,8 @@ def _mtdata_entry(name: str, path: Path) -> tuple[Any, list[str]]:
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
     if entry is None:
         # mtdata has too many corpora to compare the name with all of them, so only those of the same languages.
-        alike = [one for other in INDEX.get_entries() if set((one := str(other.did)).split("-")[-2:]) == set(name.split("-")[-2:])]
+        names, languages = [str(other.did) for other in INDEX.get_entries()], set(name.split("-")[-2:])
+        alike = [other for other in names if set(other.split("-")[-2:]) == languages]
         raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
@@ -284,16 +285,12 @@ def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
 
     try:
         for row in Parser(files, ext=entry.in_ext, ent=entry).read_segs(show_pbar=False):
-            yield Pair(_in_one_line(row[0]), _in_one_line(row[1]))
+            yield Pair(*(segment.replace("\n", " ").encode() for segment in row[:2]))
     except Exception as error:
         if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno):
             raise
         fault = f"{files[0]}: mtdata's parser cannot read it ({first_line(error)})"
         raise UserError(fault, "Get it again, or convert it to text and name that in the entry.") from None
-
-
-def _in_one_line(segment: str) -> bytes:
-    return segment.replace("\n", " ").encode()
 
 
 def _pairs_of_sacrebleu(dataset: Any, archives: list[str], language_pair: str, fetcher: Fetcher) -> Iterator[Pair[bytes]]:

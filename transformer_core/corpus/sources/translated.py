@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_core.config import PARAMS_FILE
 from transformer_core.corpus.sources.catalogue import FoundEntry, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
-from transformer_core.corpus.sources.holdout import Candidates, choose, is_usable, listed_sentences, rank
+from transformer_core.corpus.sources.holdout import held_out_of, sentence_hash
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, located
 from transformer_core.corpus.text import Pair
@@ -119,18 +119,10 @@ class TranslatedSource:
 
     def _training_pairs(self) -> Iterator[Pair[bytes]]:
         """Yield the other entry's training pairs, without the pairs that it holds out."""
-        held_out = self._held_out()
-        yield from (pair for pair in self._all_pairs() if not held_out or rank(pair.source) not in held_out)
-
-    def _held_out(self) -> Mapping[bytes, str]:
         found = self.text.found
-        if not found.entry.holdouts:
-            return {}
-        listed = listed_sentences(found.path, self.text.source)
-        usable = Candidates(sum(found.entry.holdouts.values()), listed)
-        for pair in filter(is_usable, self._all_pairs()):
-            usable.add(rank(pair.source))
-        return choose(usable.ranks, found.entry.holdouts, listed)
+        sizes = found.entry.holdouts
+        held_out = held_out_of(self._all_pairs(), found.path, self.text.source, sizes) if sizes else {}
+        yield from (pair for pair in self._all_pairs() if not held_out or sentence_hash(pair.source) not in held_out)
 
     def _all_pairs(self) -> Iterator[Pair[bytes]]:
         return chain.from_iterable(self.text.open(source).pairs for source in self.sources)
@@ -139,7 +131,7 @@ class TranslatedSource:
 def registered_models(found: FoundEntry) -> list[str]:
     """Return the names of the models of the registry that an entry needs."""
     wanted = [source.translated for source in found.entry.splits.train if source.translated]
-    return sorted({one.model for one in wanted if one.registered})
+    return sorted({translated.model for translated in wanted if translated.registered})
 
 
 def check_tags(found: FoundEntry, symbols: list[str]) -> None:

@@ -55,12 +55,7 @@ class BatchPlan:
     """
 
     def __init__(
-        self,
-        source_lengths: Lengths,
-        target_lengths: Lengths,
-        tokens_per_update: int,
-        tokens_per_microbatch: int,
-        seed: int,
+        self, source_lengths: Lengths, target_lengths: Lengths, tokens_per_update: int, tokens_per_microbatch: int, seed: int
     ) -> None:
         self._source_lengths = source_lengths
         self._target_lengths = target_lengths

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
-from transformer_core.corpus.tokens.binary import META, Meta, PackedIds, shard_files, token_type
+from transformer_core.corpus.tokens.binary import META, Meta, StoredIds, shard_files, token_type
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import sha256_of, write_json
 from transformer_core.processes import in_order, workers_for
@@ -31,7 +31,7 @@ class EncodedPairs:
         dropped: number of pairs left out because they were too long.
     """
 
-    tokens: PackedIds
+    tokens: StoredIds
     lengths: NDArray[np.int64]
     lines: NDArray[np.int64]
     dropped: int
@@ -45,15 +45,8 @@ class EncodedPairs:
         fits = np.ones(len(lengths), np.bool_) if max_tokens is None else lengths.max(axis=1) <= max_tokens
         kept = np.flatnonzero(fits)
         ids = chain.from_iterable(chain(sources[number], targets[number]) for number in kept.tolist())
-        tokens = cast(PackedIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
+        tokens = cast(StoredIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
         return cls(tokens, lengths[kept], first + kept, len(lengths) - len(kept))
-
-    @classmethod
-    def joined(cls, parts: Sequence["EncodedPairs"]) -> "EncodedPairs":
-        """Concatenate one or more parts."""
-        tokens = cast(PackedIds, np.concatenate([part.tokens for part in parts]))
-        lengths, lines = np.concatenate([part.lengths for part in parts]), np.concatenate([part.lines for part in parts])
-        return cls(tokens, lengths, lines, sum(part.dropped for part in parts))
 
 
 def encode_split(
@@ -81,14 +74,17 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
     pairs = dropped = shards = 0
     tokens = np.zeros(2, np.int64)
     for shard in _shards(parts):
-        dropped += shard.dropped
-        if not len(shard.lines):
+        dropped += sum(part.dropped for part in shard)
+        ids = np.concatenate([part.tokens for part in shard])
+        lengths = np.concatenate([part.lengths for part in shard])
+        lines = np.concatenate([part.lines for part in shard])
+        if not len(lines):
             continue
-        arrays = shard.tokens, np.concatenate([[0], np.cumsum(shard.lengths)]), shard.lines
+        arrays = ids, np.concatenate([[0], np.cumsum(lengths)]), lines
         for path, array in zip(shard_files(folder, shards), arrays, strict=True):
             np.save(path, array)
             files[path.name] = sha256_of(path)
-        pairs, tokens, shards = pairs + len(shard.lines), tokens + shard.lengths.sum(axis=0), shards + 1
+        pairs, tokens, shards = pairs + len(lines), tokens + lengths.sum(axis=0), shards + 1
     source_tokens, target_tokens = map(int, tokens)
     meta = Meta(
         vocabulary_hash=vocabulary_hash,
@@ -106,16 +102,16 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
     return meta
 
 
-def _shards(parts: Iterable[EncodedPairs]) -> Iterator[EncodedPairs]:
-    """Join parts until they have enough pairs for a shard."""
+def _shards(parts: Iterable[EncodedPairs]) -> Iterator[list[EncodedPairs]]:
+    """Yield parts that have enough pairs for a shard together."""
     waiting: list[EncodedPairs] = []
     for part in parts:
         waiting.append(part)
         if sum(len(part.lines) for part in waiting) >= PAIRS_PER_SHARD:
-            yield EncodedPairs.joined(waiting)
+            yield waiting
             waiting = []
     if waiting:
-        yield EncodedPairs.joined(waiting)
+        yield waiting
 
 
 def _encode(subword: Subword, max_tokens: int | None, source: Path, target: Path, chunk: Chunk) -> EncodedPairs:

@@ -25,7 +25,7 @@ from transformer_core.schema import NonNegativeInt, PositiveInt, Section, check_
 META = "meta.json"
 _REMEDY = "Make it again with: dvc repro --force --single-item binarize"
 
-PackedIds = NDArray[np.uint16] | NDArray[np.uint32]
+StoredIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class Meta(Section):
@@ -52,7 +52,7 @@ class Sentences:
         side: 0 for the source, 1 for the target.
     """
 
-    def __init__(self, shards: Sequence[tuple[PackedIds, NDArray[np.int64]]], side: Literal[0, 1]) -> None:
+    def __init__(self, shards: Sequence[tuple[StoredIds, NDArray[np.int64]]], side: Literal[0, 1]) -> None:
         self._shards = shards
         self._side = side
         self._ends = list(accumulate(len(offsets) // 2 for _, offsets in shards))
@@ -60,7 +60,7 @@ class Sentences:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def __getitem__(self, index: int) -> PackedIds:
+    def __getitem__(self, index: int) -> StoredIds:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         shard = bisect_right(self._ends, index)
@@ -83,8 +83,8 @@ class Pairs:
     """Pairs of a split: their numbers, and the token ids of both sides, each sentence with its eos."""
 
     numbers: NDArray[np.int64]
-    sources: Sequence[PackedIds]
-    targets: Sequence[PackedIds]
+    sources: Sequence[StoredIds]
+    targets: Sequence[StoredIds]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -169,7 +169,7 @@ def check_split(folder: Path) -> None:
             raise UserError(f"{path}: damaged, its SHA-256 is not the one in {META}", _REMEDY)
 
 
-def _open_shard(folder: Path, shard: int) -> tuple[PackedIds, NDArray[np.int64], NDArray[np.int64]]:
+def _open_shard(folder: Path, shard: int) -> tuple[StoredIds, NDArray[np.int64], NDArray[np.int64]]:
     paths = shard_files(folder, shard)
     tokens, offsets, lines = map(_open_array, paths)
     belongs = tokens.dtype in (np.uint16, np.uint32) and offsets.dtype == lines.dtype == np.int64

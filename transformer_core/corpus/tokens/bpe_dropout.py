@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
-from transformer_core.corpus.tokens.binary import BinarizedSplit, PackedIds, Pairs
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, StoredIds
 from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
 
 _NO_MERGE = float("inf")
@@ -46,7 +46,7 @@ class BpeDropout:
         source_tokens, target_tokens = pairs.lengths.sum(axis=1).tolist()
         return GlobalBatch(tuple(part.numbers for part in parts), source_tokens, target_tokens, positions), parts
 
-    def resegmented(self, sentences: Sequence[PackedIds], random: np.random.Generator) -> list[PackedIds]:
+    def resegmented(self, sentences: Sequence[StoredIds], random: np.random.Generator) -> list[StoredIds]:
         """Segment sentences, each with its eos, again. The words change of which a merge of the plain segmentation is left out."""
         tokens = np.concatenate(sentences)
         begins = np.flatnonzero(self._initial[tokens] | np.append(True, self._alone[tokens[:-1]]))
@@ -67,7 +67,7 @@ class BpeDropout:
         cost, probability, parts = self._costs.get, self._settings.bpe_dropout, [*"".join([self._pieces[token] for token in tokens])]
         costs = [cost(left + right, _NO_MERGE) for left, right in pairwise(parts)]
         for made in range(len(costs)):
-            drawn = costs if made < kept else [_NO_MERGE if random() < probability else one for one in costs]
+            drawn = costs if made < kept else [_NO_MERGE if random() < probability else kept_cost for kept_cost in costs]
             if made == kept:
                 drawn[costs.index(min(costs))] = _NO_MERGE
             if (best := min(drawn)) == _NO_MERGE:

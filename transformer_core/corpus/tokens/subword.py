@@ -162,7 +162,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
                 **_normalisation(settings, Path(folder)),
             )
         except RuntimeError as error:
-            raise _in_one_line(error, settings) from error
+            raise _wrong_vocabulary(error, settings) from error
     with new_file(path) as temporary:
         temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase else model.getvalue())
 
@@ -205,7 +205,7 @@ def _prepared(text: str) -> str:
     return normalise(text).replace(SPACE_MARK, _PLAIN)
 
 
-def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
+def _wrong_vocabulary(error: RuntimeError, settings: Bpe) -> UserError:
     message = str(error)
     where = f"{PARAMS_FILE}: bpe.vocab_size"
     if most := re.search(r"Vocabulary size too high .*<= (\d+)", message):

@@ -6,8 +6,8 @@ import pytest
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.holdout import Candidates, choose, listed_sentences, rank
-from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.holdout import Candidates, chosen, listed_sentences, sentence_hash
+from transformer_core.corpus.sources.local_corpus import check_unused, new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import UserError
@@ -43,7 +43,7 @@ def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> N
     for pairs, held_out in ((40, 4), (5, 1), (12_000, 1000)):
         for file in (ENGLISH, GERMAN):
             file.write_text("".join(f"line {number}\n" for number in range(pairs)))
-        entry = load_entry(new_entry("letters", ENGLISH, GERMAN, force=True))
+        entry = load_entry(new_entry("letters", ENGLISH, GERMAN))
         assert entry.splits.valid[0].holdout == entry.splits.test[0].holdout == held_out
 
 
@@ -66,16 +66,13 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
             new_entry("other", Path("my", name), GERMAN)
 
 
-def test_an_entry_is_not_written_over_without_force() -> None:
+def test_names_in_use_are_refused_and_that_of_the_package_without_advice_to_update_it() -> None:
+    check_unused("letters")
     new_entry("letters", ENGLISH, GERMAN)
     with refused(78, r"corpora/letters\.yaml: there is a corpus letters already"):
-        new_entry("letters", ENGLISH, GERMAN, valid=9)
-    assert load_entry(new_entry("letters", ENGLISH, GERMAN, valid=9, force=True)).splits.valid[0].holdout == 9
-
-
-def test_a_name_of_the_package_is_refused_without_advice_to_update_it() -> None:
+        check_unused("letters")
     with refused(78, r"^multi30k: a corpus of this name comes with the package\. Choose another name\.$"):
-        new_entry("multi30k", ENGLISH, GERMAN)
+        check_unused("multi30k")
 
 
 @pytest.mark.parametrize(
@@ -151,11 +148,11 @@ def test_validation_and_test_may_be_files() -> None:
     for split, sources in (("dev", entry.splits.valid), ("devtest", entry.splits.test)):
         assert (sources[0].files or {})["de"] == LocalFile(path=f"../{split}.de", sha256=sha256_of(Path(f"{split}.de")))
     assert not Path("corpora/letters.held-out").exists()
-    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, test=test, force=True))
+    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, test=test))
     assert (entry.splits.valid[0].holdout, entry.splits.test[0].kinds) == (4, ["files"])
     Path("dev.de").write_text("")
     with pytest.raises(UserError, match=r"dev\.en: 1 lines, but dev\.de has 0"):
-        new_entry("letters", ENGLISH, GERMAN, valid=valid, force=True)
+        new_entry("letters", ENGLISH, GERMAN, valid=valid)
 
 
 def held_out(name: str, source: str = "en", target: str = "de") -> dict[str, set[str]]:
@@ -222,14 +219,15 @@ def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_si
 
 
 def test_few_of_many_sentences_are_remembered_and_the_choice_is_the_same() -> None:
-    ranks = [rank(b"%d" % number) for number in range(20_000)]
-    listed = {"test": [one.hex()[:16] for one in ranks[:3]], "valid": [ranks[3].hex()[:16]]}
+    sentences = [b"%d" % number for number in range(20_000)]
+    hashes = [*map(sentence_hash, sentences)]
+    listed = {"test": [key.hex()[:16] for key in hashes[:3]], "valid": [hashes[3].hex()[:16]]}
     candidates = Candidates(15, listed)
-    for one in [*ranks, *ranks]:
-        candidates.add(one)
-    assert len(candidates.ranks) < 1100
+    for sentence in [*sentences, *sentences]:
+        candidates.add(sentence)
+    assert len(candidates.hashes) < 1100
     sizes = {"valid": 5, "test": 10}
-    assert choose(candidates.ranks, sizes, listed) == choose(ranks, sizes, listed)
+    assert chosen(candidates.hashes, sizes, listed) == chosen(hashes, sizes, listed)
 
 
 def test_entries_that_cannot_be_updated_are_refused() -> None:
@@ -255,9 +253,5 @@ def test_a_translation_memory_is_both_sides() -> None:
     entry = load_entry(new_entry("memory", memory, memory, source_language="en", target_language="de"))
     assert entry.size is not None
     assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30)))
-    given = (Path("memory.en"), Path("memory.ger"))
-    for path in given:
-        path.write_text("text\n")
-    message = r"memory\.tmx: none of 30 pairs has text in en and ger\. The languages in it are de, en\."
-    with refused(65, message):
-        new_entry("other", memory, memory, source_language="en", target_language="ger", valid=given, test=given)
+    with refused(65, r"memory\.tmx: none of 30 pairs has text in en and ger\. The languages in it are de, en\."):
+        new_entry("other", memory, memory, source_language="en", target_language="ger")

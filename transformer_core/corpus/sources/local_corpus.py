@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from transformer_core.compressed import open_bytes
 from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
-from transformer_core.corpus.sources.holdout import Candidates, HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
+from transformer_core.corpus.sources.holdout import Candidates, HeldOut, chosen, is_usable, list_file, listed_sentences, write_list
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
+from transformer_core.corpus.text import decode_line, lacks_spaces, normalise
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 from transformer_core.schema import Language, validate_document
@@ -48,52 +49,48 @@ def new_entry(
     target_language: str | None = None,
     valid: int | tuple[Path, Path] | None = None,
     test: int | tuple[Path, Path] | None = None,
-    force: bool = False,
 ) -> Path:
     """Check aligned files, and write corpora/NAME.yaml with their sums and the list of the held-out sentences.
 
     Args:
-        name: letters, digits, dots, dashes and underscores.
+        name: letters, digits, dots, dashes and underscores; an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.file_lines` reads.
         target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
         valid: source and target file of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
             likewise.
-        force: replace an entry of that name.
 
     Returns:
         The entry's path.
 
     Raises:
         UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
-            too few different sentences with text on both sides. 78; the name is invalid or in use, a language is invalid, a suffix names
-            none, both languages are the same, or one file cannot hold both. Nothing is then written.
+            too few different sentences with text on both sides. 78; the name or a language is invalid, a suffix names no language, both
+            languages are the same, or one file cannot hold both. Nothing is then written.
     """
-    if not force:
-        check_unused(name)
     path = _path_of(name)
     for side, language in (("source", source_language), ("target", target_language)):
         if language is not None:
             _check_language(language, f"--{side}-language")
-    languages = source_language or _language_of(source_file, "source"), target_language or _language_of(target_file, "target")
+    languages = source_language or _named_language(source_file, "source"), target_language or _named_language(target_file, "target")
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     train = _sides(languages, source_file, target_file)
-    wanted = sum(given or _MOST_HELD_OUT for given in (valid, test) if not isinstance(given, tuple))
+    wanted = sum(held_out or _MOST_HELD_OUT for held_out in (valid, test) if not isinstance(held_out, tuple))
     candidates = {language: Candidates(wanted, {}) for language in languages}
     size = _measure([train], candidates)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
     sizes = {}
-    for split, given in (("valid", valid), ("test", test)):
-        if isinstance(given, tuple):
-            sides = _sides(languages, *given)
+    for split, files_or_size in (("valid", valid), ("test", test)):
+        if isinstance(files_or_size, tuple):
+            sides = _sides(languages, *files_or_size)
             _measure([sides], {})
             splits[split] = [{"files": _files(sides, path.parent)}]
         else:
-            sizes[split] = given or tenth
+            sizes[split] = files_or_size or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    _check_enough(source_file, sum(sizes.values()), len(candidates[languages[0]].ranks))
+    _check_enough(source_file, sum(sizes.values()), len(candidates[languages[0]].hashes))
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     _list_held_out(path, candidates, sizes, {})
@@ -157,8 +154,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     """
     path = _path_of(name)
     if not path.is_file():
-        own = ", ".join(sorted(one.stem for one in OWN_ENTRIES.glob("*.yaml"))) or "none"
-        raise configuration_error(f"{path}: no such file", f"Your own corpora: {own}.")
+        names = ", ".join(sorted(file.stem for file in OWN_ENTRIES.glob("*.yaml"))) or "none"
+        raise configuration_error(f"{path}: no such file", f"Your own corpora: {names}.")
     entry = load_entry(path)
     if not any(source.files for sources in entry.sources.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
@@ -170,7 +167,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         for source, there in zip(sources, document[section][split], strict=True):
             sides = {language: _Side(located(path.parent, file.path), file.column) for language, file in (source.files or {}).items()}
             for language, side in sides.items():
-                there["files"][language]["sha256"] = _sum_of(side.file)
+                with open_bytes(side.file):  # For its error.
+                    there["files"][language]["sha256"] = sha256_of(side.file)
             if split == "train" and listable:
                 train += [sides] if sides else []
             elif len(sides) == 2:
@@ -181,7 +179,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         candidates = {language: Candidates(wanted, digits) for language, digits in listed.items()}
         measured = _measure(train, candidates)
         language = entry.languages[0]
-        _check_enough(train[0][language].file, wanted, len(candidates[language].ranks))
+        _check_enough(train[0][language].file, wanted, len(candidates[language].hashes))
         if len(train) == len(entry.splits.train):
             size = measured
             document["size"] = size.model_dump()
@@ -205,7 +203,7 @@ def _sides(languages: tuple[str, str], source_file: Path, target_file: Path) -> 
     return {languages[0]: _Side(source_file, columns[0]), languages[1]: _Side(target_file, columns[1])}
 
 
-def _language_of(file: Path, side: str) -> str:
+def _named_language(file: Path, side: str) -> str:
     language = Path(file.name.removesuffix(".gz").removesuffix(".xz")).suffix.removeprefix(".")
     if not re.fullmatch(r"[a-z]{2,3}", language) or language in _NO_LANGUAGES:
         raise configuration_error(f"{file}: its name does not end in a language", f"Name it like corpus.en or set --{side}-language.")
@@ -244,7 +242,7 @@ def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size
                 usable += 1
                 for language, sentence in zip(sides, pair, strict=True):
                     if language in candidates:
-                        candidates[language].add(rank(sentence))
+                        candidates[language].add(sentence)
         if not number:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
         if not usable:
@@ -273,15 +271,11 @@ def _check_enough(source_file: Path, wanted: int, different: int) -> None:
         raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
 
 
-def _sum_of(path: Path) -> str:
-    with open_bytes(path):  # For its error.
-        return sha256_of(path)
-
-
 def _list_held_out(entry: Path, candidates: Mapping[str, Candidates], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
     """Write the list of the held-out sentences for both directions; listed sentences stay on it."""
     if sizes:
-        write_list(entry, {language: choose(own.ranks, sizes, listed.get(language, {})) for language, own in candidates.items()})
+        held_out = {language: chosen(found.hashes, sizes, listed.get(language, {})) for language, found in candidates.items()}
+        write_list(entry, held_out)
     else:
         list_file(entry).unlink(missing_ok=True)
 

@@ -14,10 +14,10 @@ import torch
 from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, TokenIds
 from transformer_core.decoding.beam import Search, length_penalty
+from transformer_core.decoding.ctranslate2_export import cached_export, positions_of
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
-from transformer_core.export.ctranslate2 import cached_export, positions_of, unsupported
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
@@ -81,8 +81,8 @@ class CTranslate2Engine:
             shortlist: see the attribute.
 
         Raises:
-            UserError: see `load_with_subword`; exit code 78 if CTranslate2 lacks cuBLAS on a GPU that is asked for or does not support the
-                model, or if there is no shortlist and one is asked for.
+            UserError: see `export_model`; exit code 78 also if CTranslate2 lacks cuBLAS on a GPU that is asked for, or if there is no
+                shortlist and one is asked for.
         """
         import ctranslate2  # type: ignore[import-untyped]
 
@@ -97,8 +97,6 @@ class CTranslate2Engine:
             )
         config = read_config(directory / CONFIG)
         subword = load_subword(directory, config)
-        if not isinstance(config.model, TransformerSize):
-            raise configuration_error(f"{directory}: {unsupported(config.model)}")
         with cached_export(directory) as exported:
             translator = ctranslate2.Translator(
                 str(exported),
@@ -109,6 +107,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # Unlimited: with a full queue a call would block.
             )
+        assert isinstance(config.model, TransformerSize)  # Only such a model is exported.
         return cls(translator, subword, positions_of(config.model), shortlist)
 
     def translate_tokens(
@@ -153,25 +152,25 @@ class CTranslate2Engine:
         """
         for number, source in enumerate(sources, 1):
             check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
-        own = {number: self._max_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
-        shared = {number: self._max_length(max(_SHARED, 1 << (len(sources[number]) - 1).bit_length()), search) for number in own}
+        exact = {number: self._max_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
+        shared = {number: self._max_length(max(_SHARED, 1 << (len(sources[number]) - 1).bit_length()), search) for number in exact}
         options = _options(search, batch_tokens, scored)
         running = self._start(sources, shared, options)
 
         def outputs() -> list[list[Finished]]:
             found = {number: _result(output) for number, output in running.items()}
             if not options["return_scores"]:
-                ranked = {number: [Finished(self._ids(one.hypotheses[0]), math.nan, math.nan)] for number, one in found.items()}
+                ranked = {number: [Finished(self._ids(result.hypotheses[0]), math.nan, math.nan)] for number, result in found.items()}
             else:
                 too_far = {
                     number: longest
-                    for number, longest in own.items()
+                    for number, longest in exact.items()
                     if longest < shared[number] and any(len(pieces) >= longest for pieces in found[number].hypotheses)
                 }
                 found |= {number: _result(output) for number, output in self._start(sources, too_far, options).items()}
-                ranked = {number: self._ranked(one, search, search.beam if scored else 1) for number, one in found.items()}
+                ranked = {number: self._ranked(result, search, search.beam if scored else 1) for number, result in found.items()}
             if search.beam == 1:
-                ranked = {number: [_ended(best, own[number])] for number, (best,) in ranked.items()}
+                ranked = {number: [_ended(best, exact[number])] for number, (best,) in ranked.items()}
             return [ranked.get(number, [_EMPTY]) for number in range(len(sources))]
 
         return outputs

@@ -13,12 +13,10 @@ import pytest
 from tests.models.on_disk import VOCAB, write_drawn
 from tests.refusals import refused
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
+from transformer_core.decoding import ctranslate2_export as module
+from transformer_core.decoding.ctranslate2_export import TABLE_POSITIONS, cached_export, export_model, unsupported
 from transformer_core.errors import UserError
-from transformer_core.export import ctranslate2 as module
-from transformer_core.export.ctranslate2 import TABLE_POSITIONS, cached_export, export_model
 from transformer_core.models.architectures import build
-from transformer_core.models.directory import load_model
-from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 
@@ -30,10 +28,6 @@ def directory(tmp_path: Path) -> Path:
     return write_drawn(tmp_path / "model", SIZE)
 
 
-def export(directory: Path, out: Path) -> None:
-    export_model(load_model(directory)[0], directory, out)
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -42,13 +36,13 @@ def refusal(directory: Path, out: Path) -> str:
     """The line of an export that must fail, as bad configuration and leaving nothing behind."""
     before = sorted(out.parent.rglob("*"))
     with refused(78) as error:
-        export(directory, out)
+        export_model(directory, out)
     assert sorted(out.parent.rglob("*")) == before
     return str(error.value)
 
 
 def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(directory: Path, tmp_path: Path) -> None:
-    export(directory, tmp_path / "out")
+    export_model(directory, tmp_path / "out")
     assert names(tmp_path / "out") == ["config.json", "model.bin", "search.json", "shared_vocabulary.json", "spm.model"]
     assert (tmp_path / "out/spm.model").read_bytes() == (directory / "spm.model").read_bytes()
     assert json.loads((tmp_path / "out/shared_vocabulary.json").read_text(encoding="utf-8"))[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
@@ -59,7 +53,7 @@ def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(d
 @pytest.mark.parametrize("tied", ["all", "decoder", "none"])
 def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"], tmp_path: Path) -> None:
     size = replace(SIZE, tied=tied)
-    export(write_drawn(tmp_path / "model", size), tmp_path / "out")
+    export_model(write_drawn(tmp_path / "model", size), tmp_path / "out")
     numbers = sum(parameter.numel() for parameter in build(size, VOCAB).parameters()) + TABLE_POSITIONS * SIZE.d_model
     # Names and shapes take some 40 bytes each, of fewer than 60 entries; one matrix more would take 5 kB.
     assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
@@ -68,8 +62,8 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
 @pytest.mark.parametrize(
     ("size", "reason"),
     [
-        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Recurrent"),
-        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Convolutional"),
+        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no recurrent model"),
+        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no convolutional model"),
     ],
 )
 def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:
@@ -77,25 +71,20 @@ def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize
     assert refusal(directory, tmp_path / "out") == f"{directory}: {reason}"
 
 
-def test_a_setting_that_the_export_does_not_know_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_a_setting_that_the_export_does_not_know_is_refused_unless_it_has_its_default() -> None:
     @dataclass(frozen=True)
     class WithInvented(TransformerSize):
         invented: str = "none"
 
-    model, _ = load_model(directory)
-    assert isinstance(model, Transformer)
-    model.size = WithInvented(**asdict(SIZE), invented="some")
-    with pytest.raises(UserError, match=r"model: its invented \(some\) cannot be converted to CTranslate2$"):
-        export_model(model, directory, tmp_path / "out")
-    model.size = WithInvented(**asdict(SIZE))
-    export_model(model, directory, tmp_path / "out")
+    assert unsupported(WithInvented(**asdict(SIZE), invented="some")) == "its invented (some) cannot be converted to CTranslate2"
+    assert not unsupported(WithInvented(**asdict(SIZE)))
 
 
 def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    export(directory, tmp_path / "out")
+    export_model(directory, tmp_path / "out")
     (tmp_path / "out/model.bin").write_bytes(b"old")
-    export(directory, tmp_path / "out")
+    export_model(directory, tmp_path / "out")
     assert (tmp_path / "out/model.bin").stat().st_size > 3
 
 

@@ -38,8 +38,8 @@ class Shortlisted:
     def __init__(self, model: TranslationModel, lists: Sequence[NDArray[np.int64]]) -> None:
         union = np.unique(np.concatenate(lists))
         allowed = np.zeros((len(lists), len(union)), np.bool_)
-        for row, own in zip(allowed, lists, strict=True):
-            row[np.searchsorted(union, own)] = True
+        for row, ids in zip(allowed, lists, strict=True):
+            row[np.searchsorted(union, ids)] = True
         self._model = model
         self.ids = torch.from_numpy(union).to(model.device)
         self._allowed = torch.from_numpy(allowed).to(model.device)

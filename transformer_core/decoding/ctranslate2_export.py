@@ -22,14 +22,14 @@ from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
+from transformer_core.decoding.translator import load_subword
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.attention import MultiHeadAttention
-from transformer_core.models.directory import CONFIG, EXPORTED_WEIGHTS, SUBWORD, WEIGHTS, load_model, read_config
+from transformer_core.models.directory import CONFIG, EXPORTED_WEIGHTS, SUBWORD, WEIGHTS, load_model
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from transformer_core.models.transformer import Transformer
-from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 
@@ -66,18 +66,19 @@ def positions_of(size: TransformerSize) -> int:
     return size.most_positions if size.positions == "learned" else TABLE_POSITIONS
 
 
-def export_model(model: TranslationModel, source: Path, out: Path) -> None:
-    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, search, shortlist if any.
+def export_model(source: Path, out: Path) -> None:
+    """Write the model of a directory as one of CTranslate2, atomically.
 
-    CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced. `model` is that
-    of the model directory `source`. Raises `UserError` (78): CTranslate2 does not support the model, or `out` exists and is no earlier
-    export.
+    That has float32 weights, settings, vocabulary, subword model, search, and the shortlist if there is one. CTranslate2 adds a source's
+    end token, so its input is the pieces of a text without it. An earlier export is replaced. Raises `UserError`: see `load_model` and
+    `load_subword`; exit code 78 if CTranslate2 does not support the model, or if `out` exists and is no earlier export.
     """
-    if not isinstance(model, Transformer):
-        raise configuration_error(f"{source}: CTranslate2 has Transformers only, this model is a {type(model).__name__}")
-    if reason := unsupported(model.size):
+    model, config = load_model(source)
+    if reason := unsupported(config.model):
         raise configuration_error(f"{source}: {reason}")
-    spec = _specification(model, Subword.load(source / SUBWORD))
+    assert isinstance(model, Transformer)
+    subword = load_subword(source, config)
+    spec = _specification(model, subword)
     out = out.resolve()
     _check_free(out)
     spec.validate()
@@ -85,17 +86,14 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     with new_directory(out) as temporary:
         spec.save(str(temporary))
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
-        search = read_config(source / CONFIG).decode or PAPER_SEARCH
+        search = config.decode or PAPER_SEARCH
         write_json(temporary / _SEARCH, {"beam_size": search.beam, "length_penalty": search.alpha})
         if (source / SHORTLIST).is_file():
-            write_lines(temporary / _MAP, _vocabulary_map(source))
+            write_lines(temporary / _MAP, _vocabulary_map(Shortlist.load(source / SHORTLIST, subword.vocab_size), subword.pieces))
 
 
-def _vocabulary_map(source: Path) -> Iterator[str]:
+def _vocabulary_map(shortlist: Shortlist, pieces: list[str]) -> Iterator[str]:
     """Yield the lines of the vocabulary map: source subword, tab, target subwords; first, without a source, those of every sentence."""
-    subword = Subword.load(source / SUBWORD)
-    pieces = subword.pieces
-    shortlist = Shortlist.load(source / SHORTLIST, subword.vocab_size)
     yield "\t" + " ".join(pieces[token] for token in shortlist.frequent)
     for token, piece in enumerate(pieces):
         targets = shortlist.targets[shortlist.starts[token] : shortlist.starts[token + 1]]
@@ -120,14 +118,14 @@ def cached_export(directory: Path) -> Iterator[Path]:
     `$XDG_CACHE_HOME` or `~/.cache`, in `transformer-pipeline/ctranslate2`, under a hash of all that it is made of: the files of the model,
     the format and CTranslate2's version. So a changed model has another export, and copies of a model share one. The last used are kept. A
     lock lets one process at a time make, load or remove exports. Where nothing can be kept, the export is made in a temporary folder.
-    Raises `UserError`: see `load_model` and `export_model`.
+    Raises `UserError`: see `export_model`.
     """
     with ExitStack() as stack:
         try:
             export = _kept(directory, stack)
         except OSError:  # No home, no space, no permission, no locks. An error in the model's own files comes again below.
             export = Path(stack.enter_context(TemporaryDirectory())) / "model"
-            export_model(load_model(directory)[0], directory, export)
+            export_model(directory, export)
         yield export
 
 
@@ -138,9 +136,8 @@ def _kept(directory: Path, stack: ExitStack) -> Path:
     fcntl.flock(stack.enter_context((cache / _LOCK).open("w")), fcntl.LOCK_EX)
     export = cache / _key(directory)
     if not _is_whole(export):
-        model, _ = load_model(directory)
         with new_directory(export) as temporary:
-            export_model(model, directory, temporary)
+            export_model(directory, temporary)
             write_json(temporary / _SUMS, _sums(temporary))
     os.utime(export)
     for unused in sorted(cache.glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:

@@ -1,1 +1,0 @@
-"""Export of models to the formats of other engines."""
