@@ -25,20 +25,14 @@ class TransformerSize(ModelSize):
     attention_dropout: Probability = key("dropout of attention weights, 0 in all presets", 0.0, dropout=True)
     relu_dropout: Probability = key("dropout of the feed-forward network's inner activations, 0 in all presets", 0.0, dropout=True)
     norm: Literal["post", "pre"] = key(
-        "`post` is after each sub-layer's residual, as in the paper; `pre` is before each sub-layer and at the end of both stacks",
-        "post",
-        exported=True,
+        "`post` is after each residual, as in the paper; `pre` is before each sub-layer and at the end of stacks", "post", exported=True
     )
     positions: Literal["sinusoidal", "learned", "none"] = key(
-        "`sinusoidal`, `learned` (Table 3, row E) or `none`, with which the encoder does not see the order of the tokens",
-        "sinusoidal",
-        exported=True,
+        "`sinusoidal`, `learned` (Table 3, row E) or `none`: the encoder then sees no order of tokens", "sinusoidal", exported=True
     )
     most_positions: PositiveInt = key("number of learned positions, with `positions: learned` only", 1024, exported=True)
     tied: Literal["all", "decoder", "none"] = key(
-        "`all`: source and target embedding and projection share one matrix (3.4); `decoder`: target embedding and projection; `none`",
-        "all",
-        exported=True,
+        "what shares one matrix (3.4): `all`, source, target and projection; `decoder`, target and projection; `none`", "all", exported=True
     )
 
     @property

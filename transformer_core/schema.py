@@ -63,8 +63,9 @@ def check_document(schema: type[Document], document: object, path: Path, remedy:
         return schema.model_validate(document)
     except ValidationError as error:
         first = _faults(schema, error, path)[0]
-        own = not remedy or first.remedy == _OTHER_FORMAT
-        raise UserError(first.message, first.remedy if own else remedy) from None
+        if first.remedy == _OTHER_FORMAT:
+            remedy = _OTHER_FORMAT
+        raise UserError(first.message, remedy or first.remedy) from None
 
 
 def combined_error(errors: list[UserError]) -> UserError:
@@ -80,8 +81,8 @@ def _faults(schema: type[BaseModel], error: ValidationError, path: Path) -> list
     faults = error.errors()[:_FAULTS_READ]
     other_format = [fault for fault in faults if fault["loc"] == ("format",)]
     misspelt = {(*fault["loc"][:-1], *_nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
-    own = [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
-    return [_in_one_line(schema, fault, path) for fault in other_format or own]
+    correctly_spelt = [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
+    return [_in_one_line(schema, fault, path) for fault in other_format or correctly_spelt]
 
 
 def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> list[str]:

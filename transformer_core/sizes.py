@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from transformer_core.errors import configuration_error
 from transformer_core.schema import PositiveInt, Probability
@@ -61,14 +61,8 @@ class ModelSize:
         return size
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """An architecture of the registry.
-
-    Attributes:
-        presets: its sizes by name.
-        model: "module:name" of what makes a `TranslationModel` from sizes and the size of the vocabulary.
-    """
+class Architecture(NamedTuple):
+    """The presets of an architecture by name, and "module:name" of what makes its model from sizes and the size of the vocabulary."""
 
     presets: Mapping[str, ModelSize]
     model: str

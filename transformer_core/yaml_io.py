@@ -12,22 +12,6 @@ from ruamel.yaml.representer import RoundTripRepresenter
 from transformer_core.errors import configuration_error, first_line
 
 
-def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any:
-    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78).
-
-    `parse` is `parse_yaml` if none is given, or `editable_yaml`.
-    """
-    try:
-        return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
-    except (FileNotFoundError, IsADirectoryError):
-        # Only params files and dvc.yaml are read without a check that they exist. Any recipe is a params file.
-        top = path.name == "dvc.yaml"
-        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe tatoeba"
-        raise configuration_error(f"{path}: no such file", remedy) from None
-    except UnicodeDecodeError as error:
-        raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
-
-
 def parse_yaml(text: str, where: str) -> Any:
     """Return the plain values of a YAML text, without any tag; `where` names its place. Raises `UserError` (78)."""
     return _parsed(YAML(typ="safe", pure=True), text, where)
@@ -37,6 +21,19 @@ def editable_yaml(text: str, where: str) -> Any:
     """Return the document of a YAML text with its comments, as `parse_yaml`; `yaml_text` writes it."""
     parse_yaml(text, where)  # A round trip would keep tags.
     return _parsed(_round_trip(), text, where)
+
+
+def read_yaml(path: Path, parse: Callable[[str, str], Any] = parse_yaml) -> Any:
+    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78)."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (FileNotFoundError, IsADirectoryError):
+        # Only params files and dvc.yaml are read without a check that they exist. Any recipe is a params file.
+        top = path.name == "dvc.yaml"
+        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe tatoeba"
+        raise configuration_error(f"{path}: no such file", remedy) from None
+    except UnicodeDecodeError as error:
+        raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
 
 
 def _parsed(yaml: YAML, text: str, where: str) -> Any:

@@ -58,7 +58,8 @@ def main() -> None:
 
 def size_of(job: Job) -> TransformerSize:
     """Return the size of the job's model."""
-    return TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
+    d_k = job.d_model // job.heads
+    return TransformerSize(layers=job.layers, d_model=job.d_model, d_ff=job.d_ff, heads=job.heads, d_k=d_k, d_v=d_k, dropout=job.dropout)
 
 
 def settings_of(job: Job, updates: int) -> Train:

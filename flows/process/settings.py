@@ -13,7 +13,7 @@ from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_params, load_params
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import locked, new_file, write_text
-from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
+from transformer_core.yaml_io import editable_yaml, parse_yaml, read_yaml, yaml_text
 
 BACKUPS = STATE / "params"
 LOCK = STATE / "locks/params"
@@ -100,7 +100,7 @@ def _kept(written: bytes) -> Path:
 
 
 def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`: the settings of other machines' clones. Raises `UserError` (78)."""
+    """Return the sections of params.yaml but `machine`: the settings for other clones. Raises `UserError` (78)."""
     sections = {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
     check_params(sections)
     return sections
@@ -123,7 +123,7 @@ def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     write_text(path, yaml_text(document))
 
 
-def _sections(path: Path, parse: Callable[[str, str], Any] | None = None) -> dict[str, Any]:
+def _sections(path: Path, parse: Callable[[str, str], Any] = parse_yaml) -> dict[str, Any]:
     document = read_yaml(path, parse)
     if not isinstance(document, dict):
         raise configuration_error(f"{path}: must be a document with the sections {', '.join(Params.model_fields)}")

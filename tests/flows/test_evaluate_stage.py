@@ -13,15 +13,15 @@ from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import attention_of, cost_of, gather, run
-from tests.clone import ROOT
 from tests.evaluation.test_report import a_report
 from tests.flows.stages import changed, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.pictures.svg import pictures_of
 from tests.refusals import refused
+from transformer_core import recipes
 from transformer_core.baselines.recurrent import Recurrent
 from transformer_core.baselines.sizes import RecurrentSize
-from transformer_core.config import Machine, Params, load_params
+from transformer_core.config import Machine, Params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.evaluation.report import Attended, Report
 from transformer_core.files import read_json, write_json
@@ -31,7 +31,6 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.pictures.drawing import SECOND
 from transformer_core.presets import TransformerSize
 
-RECIPE, PARSING = (ROOT / f"transformer_core/recipes/{name}.yaml" for name in ("tatoeba", "icon-parsing"))
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
@@ -64,7 +63,7 @@ def lay_out(root: Path) -> None:
         "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
     )
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
-    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8").replace("corpus: tatoeba", "corpus: tiny"))
+    write(root / "params.yaml", recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: tiny"))
     put_model(Transformer(SIZE, VOCAB), root)
 
 
@@ -86,7 +85,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def params() -> Params:
-    return changed(load_params(RECIPE), "download", corpus="tiny")
+    return changed(recipes.load("tatoeba"), "download", corpus="tiny")
 
 
 def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
@@ -349,7 +348,7 @@ def parsed(here: Path) -> Path:
 @pytest.mark.usefixtures("parsed")
 def test_trees_are_scored_by_their_brackets_and_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
-    closing = run(changed(load_params(PARSING), "download", corpus="tiny", source="en"))
+    closing = run(changed(recipes.load("icon-parsing"), "download", corpus="tiny", source="en"))
     metrics = read_json(SCORES)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)

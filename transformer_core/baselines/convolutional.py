@@ -6,6 +6,7 @@ projection does not normalise; there are no linear maps between equal widths.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +61,7 @@ def _projection(inputs: int, outputs: int) -> nn.Module:
     return nn.Identity() if inputs == outputs else _normalised(inputs, outputs)
 
 
-@dataclass(frozen=True)
-class _LayerSize:
+class _LayerSize(NamedTuple):
     inputs: int
     channels: int
     kernel: int
@@ -69,13 +69,9 @@ class _LayerSize:
 
 def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
     groups = size.convolutions or ((size.d_model, size.kernel, size.layers),)
-    layers: list[_LayerSize] = []
-    inputs = groups[0][0]
-    for channels, kernel, count in groups:
-        for _ in range(count):
-            layers.append(_LayerSize(inputs, channels, kernel))
-            inputs = channels
-    return layers
+    channels = [width for width, _, count in groups for _ in range(count)]
+    kernels = [kernel for _, kernel, count in groups for _ in range(count)]
+    return [_LayerSize(*layer) for layer in zip(channels[:1] + channels[:-1], channels, kernels, strict=True)]
 
 
 class GatedConvolution(nn.Module):

@@ -39,9 +39,7 @@ class RecurrentSize(ModelSize):
     architecture: Literal["recurrent"] = "recurrent"
     cell: Literal["lstm", "gru"] = key("`lstm` (Hochreiter and Schmidhuber 1997) or `gru` (Cho et al. 2014)", "lstm")
     attention: Literal["none", "additive", "dot"] = key(
-        "`none` passes a fixed vector alone (Sutskever et al. 2014); `additive` (Bahdanau et al. 2015) and `dot` (Luong et al. 2015) score "
-        "the encoder's states",
-        "additive",
+        "`none`, a fixed vector alone (Sutskever et al. 2014), `additive` (Bahdanau et al. 2015) or `dot` (Luong et al. 2015)", "additive"
     )
     decoder: Literal["simple", "cho", "bahdanau", "luong"] = key(
         "`simple`, or as published, which fixes `cell`, `attention` and `bidirectional`: `cho`, `bahdanau` or `luong` "
@@ -75,9 +73,7 @@ class ConvolutionalSize(ModelSize):
     architecture: Literal["convolutional"] = "convolutional"
     kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
     convolutions: _Groups | None = key(
-        "list of [channels, kernel, layers] of successive groups of layers, the same in encoder and decoder, instead of `layers` and "
-        "`kernel`",
-        None,
+        "list of [channels, kernel, layers] of successive groups of layers of both stacks, instead of `layers` and `kernel`", None
     )
 
     @property
@@ -99,27 +95,21 @@ class ConvolutionalSize(ModelSize):
         return replace(size, layers=size.depth)
 
 
+_RECURRENT = {
+    "base": RecurrentSize(layers=4, d_model=1024, dropout=0.2),
+    "small": RecurrentSize(layers=2, d_model=512, dropout=0.1),
+    "tiny": RecurrentSize(layers=1, d_model=256, dropout=0.1),
+}
+_CONVOLUTIONAL = {
+    "base": ConvolutionalSize(layers=15, d_model=512, dropout=0.1),
+    "small": ConvolutionalSize(layers=6, d_model=256, dropout=0.1),
+    "tiny": ConvolutionalSize(layers=3, d_model=192, dropout=0.1),
+    # Gehring et al. 2017, sections 4.2 and 5.1.
+    "wmt14-en-de": ConvolutionalSize(layers=15, d_model=512, dropout=0.1, convolutions=((512, 3, 10), (768, 3, 3), (2048, 1, 2))),
+    # fairseq's fconv_wmt_en_de, the authors' code: not the sizes of the paper's text.
+    "fconv-wmt-en-de": ConvolutionalSize(layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))),
+}
 ARCHITECTURES = {
-    "recurrent": Architecture(
-        presets={
-            "base": RecurrentSize(layers=4, d_model=1024, dropout=0.2),
-            "small": RecurrentSize(layers=2, d_model=512, dropout=0.1),
-            "tiny": RecurrentSize(layers=1, d_model=256, dropout=0.1),
-        },
-        model="transformer_core.baselines.recurrent:recurrent_model",
-    ),
-    "convolutional": Architecture(
-        presets={
-            "base": ConvolutionalSize(layers=15, d_model=512, dropout=0.1),
-            "small": ConvolutionalSize(layers=6, d_model=256, dropout=0.1),
-            "tiny": ConvolutionalSize(layers=3, d_model=192, dropout=0.1),
-            # Gehring et al. 2017, sections 4.2 and 5.1.
-            "wmt14-en-de": ConvolutionalSize(layers=15, d_model=512, dropout=0.1, convolutions=((512, 3, 10), (768, 3, 3), (2048, 1, 2))),
-            # fairseq's fconv_wmt_en_de, the authors' code: not the sizes of the paper's text.
-            "fconv-wmt-en-de": ConvolutionalSize(
-                layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))
-            ),
-        },
-        model="transformer_core.baselines.convolutional:Convolutional",
-    ),
+    "recurrent": Architecture(_RECURRENT, "transformer_core.baselines.recurrent:recurrent_model"),
+    "convolutional": Architecture(_CONVOLUTIONAL, "transformer_core.baselines.convolutional:Convolutional"),
 }
