@@ -1,7 +1,7 @@
 """`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +13,19 @@ from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import TREES, load_params, tracking_uri
+from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
-from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison
-from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.comparison import (
+    CURVES,
+    ComparedRun,
+    SideBySide,
+    comparison_text,
+    different,
+    paired,
+    render_comparison,
+    side_by_side,
+)
+from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import sha256_of, write_text
 
 if TYPE_CHECKING:
@@ -71,7 +79,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             "Check out the commit and the data of that run: git checkout, dvc checkout.",
         )
     right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
-    return side_by_side(translated_a, translated_b, right, source, trees=test_set.references.suffix == f".{TREES}")
+    return side_by_side(scoring_of(test_set.references.suffix[1:]), translated_a, translated_b, right, source)
 
 
 def known_test_sets(*runs: Evaluated) -> Iterator[TestSet]:
@@ -169,21 +177,15 @@ def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
     return ComparedRun(run.title, run.run_id, run.settings, run.metrics, curves)
 
 
-def settings_table(a: Evaluated, b: Evaluated) -> str:
-    """Return the settings that differ, "-" if a run has none."""
-    import pandas as pd
-
-    table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-").sort_index()
-    different = table[table["A"] != table["B"]]
-    return different.rename_axis(columns="setting").to_string() if len(different) else "The settings are the same."
+def table_of(name: str, rows: Sequence[tuple[str, object, object]]) -> str:
+    """Return names and values in both runs as a table, with "-" where a run has none."""
+    shown = [(name, "A", "B"), *((key, *("-" if value is None else _shown(value) for value in values)) for key, *values in rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join(f"{key:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}" for key, a, b in shown)
 
 
-def metrics_table(a: Evaluated, b: Evaluated) -> str:
-    """Return all metrics that either run has recorded, side by side."""
-    import pandas as pd
-
-    table = pd.DataFrame({"A": pd.Series(a.metrics, dtype=float), "B": pd.Series(b.metrics, dtype=float)}).sort_index()
-    return table.rename_axis(columns="metric").to_string(float_format="{:.2f}".format, na_rep="-")
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -212,7 +214,9 @@ def main(arguments: list[str] | None = None) -> int:
             shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)
     heading = "\n".join(f"{letter} is {one.title} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
-    parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
+    changed = different(a.settings, b.settings)
+    settings = table_of("setting", changed) if changed else "The settings are the same."
+    parts = [heading, settings, table_of("metric", paired(a.metrics, b.metrics)), comparison_text(compared)]
     if shown:
         write_page(chosen.html, render_comparison(*shown, compared))
         parts.append(f"Page: {chosen.html}")

@@ -16,16 +16,18 @@ COMPONENTS = {
     "transformer_core": [
         {"errors"},
         {"files", "processes"},
+        {"tasks"},
         {"config"},
         {"presets"},
         {"corpus", "models"},
         {"export", "pictures"},
-        {"training", "decoding", "evaluation"},
+        {"decoding", "evaluation"},
+        {"training", "parsing"},
         {"recipes", "doctor", "data_plan"},
         {"project"},
         {"cli"},
     ],
-    "transformer_core.corpus": [{"text", "trees"}, {"sources", "cleaning", "tokens"}],
+    "transformer_core.corpus": [{"text"}, {"sources", "cleaning", "tokens"}],
     "flows": [
         {"process"},
         {"record"},
@@ -87,6 +89,13 @@ def test_imports_run_one_way() -> None:
             imported = {name.split(".")[depth] for name in imports_of(module) if name.startswith(f"{package}.")}
             upward += [f"{module} imports {other}" for other in sorted(imported - {own}.union(*order[:place]))]
     assert not upward
+
+
+def test_no_room_imports_a_task_in_a_package_of_its_own() -> None:
+    package = "transformer_core.parsing"
+    named = {module.as_posix() for module in MODULES if any(name.startswith(package) for name in imports_of(module))}
+    assert named
+    assert all(name.startswith("transformer_core/parsing/") for name in named)
 
 
 def test_only_the_flow_imports_prefect() -> None:

@@ -26,6 +26,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 from transformer_core.errors import UserError, configuration_error, first_line
 from transformer_core.files import repository
+from transformer_core.tasks import Task, is_language, task_of
 
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
@@ -34,8 +35,6 @@ PRETRAINED = Path("pretrained")
 _MODEL_FILES = ("model.safetensors", "spm.model")
 # Share of the schedule's highest learning rate that a training reaches without a warning.
 _FULL_RATE = 0.9
-# `download.target` of a corpus of phrase-structure trees, in place of a language.
-TREES = "tree"
 # The largest `max_extra` of a request to a served model.
 MOST_EXTRA = 1024
 # Most tokens of a source, without its end token, if no other bound is asked for: memory grows with the square of the length.
@@ -81,7 +80,8 @@ CTRANSLATE2_KEYS = frozenset({
     "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
 })  # fmt: skip
 Penalty = Literal["wu", "power"]
-Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
+# What a validation measures whatever the task. `train.best_by` is one of these or the main score of the task.
+MEASURES = ("nll", "perplexity", "accuracy")
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
@@ -98,16 +98,16 @@ class Section(BaseModel):
 
 
 class Download(Section):
-    """The corpus and its direction. The target `tree` selects constituency parsing (paper 6.3, docs/parsing.md)."""
+    """The corpus and its direction. A target that is no language selects another task than translation, `tree` parsing."""
 
     corpus: Name
     source: Language
     target: Language
 
     @property
-    def task(self) -> Literal["translation", "parsing"]:
-        """The task: `parsing` if the target is trees."""
-        return "parsing" if self.target == TREES else "translation"
+    def task(self) -> Task:
+        """The task of the target."""
+        return task_of(self.target)
 
 
 class Clean(Section):
@@ -232,7 +232,7 @@ class Train(Section):
     precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Measure
+    best_by: str
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
@@ -578,8 +578,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
             f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         )
         yield "binarize.max_tokens", fault, "Lower it or raise them."
-    if params.bpe.lowercase and download.target == TREES:
-        yield "bpe.lowercase", f"must be false where download.target is {TREES}, got true", "The labels of trees are capitals."
+    if params.bpe.lowercase and download.task.cased_because:
+        yield "bpe.lowercase", f"must be false where download.target is {download.target}, got true", download.task.cased_because
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):
         needed = "be 0" if params.clean.drop_worst else "be above 0"
         fault = f"must {needed} where clean.score_by is {params.clean.score_by or 'null'}, got {params.clean.drop_worst:g}"
@@ -590,12 +590,11 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "decode.precision", "must not be int8 with decode.engine torch", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
-    if download.source == TREES:
-        yield "download.source", f"must be a language, trees can be the target alone, got {TREES!r}", ""
-    measure, instead = ("f1", "bleu") if download.task == "translation" else ("bleu", "f1")
-    if train.best_by == measure:
-        fault = f"the task is {download.task} (download.target {download.target}), which has no {measure}"
-        yield "train.best_by", fault, f"Set perplexity, or {instead}."
+    if not is_language(download.source):
+        yield "download.source", f"must be a language, {download.source} can be the target alone", ""
+    if train.best_by not in (*MEASURES, download.task.key):
+        fault = f"must be {', '.join(MEASURES)} or {download.task.key}, the score of {download.task.name}, got {train.best_by!r}"
+        yield "train.best_by", fault, ""
     if download.source == download.target:
         yield "download.target", f"must differ from download.source, got {download.target!r}", ""
 

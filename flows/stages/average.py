@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
 from flows.process.runner import echo
-from transformer_core.config import Average, Measure, Params, Section, check_document
+from transformer_core.config import Average, Name, Params, Section, check_document
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
@@ -22,7 +22,7 @@ class _Scores(Section):
 
     model_config = ConfigDict(strict=False, allow_inf_nan=True)
 
-    best_by: Measure
+    best_by: Name
     scores: dict[int, float]
 
 

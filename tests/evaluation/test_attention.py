@@ -11,11 +11,11 @@ from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import BOS, Subword
-from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
-from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
+from transformer_core.evaluation.attention import attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.translation import TranslationModel
+from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture, fonts_of
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clone import DATA
-from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.moses_bleu import moses_tokens, multi30k_lower, multi30k_tokens, multi_bleu, paper_bleu, split_compounds
+from transformer_core.evaluation.scoring import read_aligned
 
 PEER, MULTI30K = DATA / "peer", DATA / "mirror/multi30k"
 

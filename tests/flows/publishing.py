@@ -16,7 +16,7 @@ from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
 from transformer_core.config import PAPER_SEARCH, load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
+from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer

@@ -21,7 +21,8 @@ from tests.pictures.svg import pictures_of
 from tests.refusals import refused
 from transformer_core.config import Machine, Params, load_params
 from transformer_core.corpus.text import write_lines, write_pairs
-from transformer_core.evaluation.report import Attended, Report
+from transformer_core.evaluation.metrics import SCORING
+from transformer_core.evaluation.report import Attended
 from transformer_core.files import read_json, write_json
 from transformer_core.files import write_text as write
 from transformer_core.models.directory import Training
@@ -249,10 +250,9 @@ def test_the_report_is_given_what_the_stages_before_left(here: Path, params: Par
     lock = "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n"
     write(here / "dvc.lock", lock)
     Journal("f00d").tags({"devices": "8 x cuda", "mlflow.runName": "a name"})
-    assert gather(params).lineage.outputs == {}  # DVC does not run the stage.
+    assert gather(params, SCORING).lineage.outputs == {}  # DVC does not run the stage.
     monkeypatch.setenv("DVC_STAGE", "evaluate")
-    report = gather(changed(params, "evaluate", examples=2))
-    assert isinstance(report, Report)
+    report = gather(changed(params, "evaluate", examples=2), SCORING)
     assert isinstance(report.attention, Attended)
     facts = {
         "examples": len(report.examples),

@@ -210,7 +210,9 @@ def test_a_training_that_another_process_runs_is_not_started_again(place: Path) 
     assert ended.returncode == 69
 
 
-@pytest.mark.parametrize("fails", ["flows.stages.train.Translator.translate_tokens", "transformer_core.training.validation.make_batch"])
+@pytest.mark.parametrize(
+    "fails", ["transformer_core.training.validation.Translator.translate_tokens", "transformer_core.training.validation.make_batch"]
+)
 def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_update(
     place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

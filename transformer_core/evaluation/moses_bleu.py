@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
 
+from transformer_core.evaluation.scoring import PublishedScore
+
 # Only English-German was scored in this way; French tokens are not split further.
 SPLIT_AT_HYPHENS = frozenset({"de"})
 _COMPOUND = re.compile(r"(\S)-(\S)")
@@ -45,10 +47,21 @@ def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], languag
     )
 
 
-# The name of each count in texts, by its key in results/scores.json.
-COUNT_TITLES = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
-# The counts that a corpus can ask for in its catalogue entry, beside the paper's.
-CORPUS_COUNTS: dict[str, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {"multi30k-lower": multi30k_lower}
+PAPER_BLEU = PublishedScore(
+    "paper_bleu",
+    "The paper's BLEU",
+    "Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
+)
+# Each score's function. A corpus can ask for all but the paper's in its catalogue entry.
+PUBLISHED: dict[PublishedScore, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {
+    PAPER_BLEU: paper_bleu,
+    PublishedScore(
+        "multi30k_lower",
+        "Multi30k's lowercased BLEU",
+        "For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
+        tile="Lowercased BLEU",
+    ): multi30k_lower,
+}
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:

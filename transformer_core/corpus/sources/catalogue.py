@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 
 from transformer_core.config import (
     PARAMS_FILE,
-    TREES,
     Alpha,
     Beam,
     Count,
@@ -28,6 +27,7 @@ from transformer_core.config import (
 from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
+from transformer_core.tasks import TREES
 
 OWN_ENTRIES = Path("corpora")
 PACKAGED_ENTRIES = Path(__file__).resolve().with_name("catalogue")

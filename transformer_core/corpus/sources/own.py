@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
+from transformer_core.config import Language, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import Candidates, HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
@@ -17,6 +17,7 @@ from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
+from transformer_core.tasks import is_language, task_of
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
@@ -217,9 +218,9 @@ def _check_language(language: str, option: str) -> None:
     except ValidationError:
         fault = f"must be a language: letters, digits, dashes and underscores, got {language!r}"
         raise configuration_error(f"{option}: {fault}") from None
-    if language == TREES:
+    if not is_language(language):
         remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
-        raise configuration_error(f"{option}: {TREES} is not a language of text, but the target of parsing", remedy)
+        raise configuration_error(f"{option}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
 
 
 def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size:
