@@ -67,6 +67,6 @@ def score_table(scores: Mapping[str, Any]) -> str:
     for score in scoring.published:
         if score.key in scores:
             found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
-            rows.append(f"{score.title}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
-    shares = ", ".join(f"{scores[share.key]:.1f}% {share.words}" for share in scoring.shares)
+            rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
+    shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
     return "\n".join([*rows, f"Outputs for test: {shares}", f"Report: {REPORT}"])

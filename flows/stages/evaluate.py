@@ -20,9 +20,9 @@ from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
-from transformer_core.evaluation.examples import choose_examples, length_labels
+from transformer_core.evaluation.examples import GroupScore, choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import GroupScore, Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
@@ -71,7 +71,8 @@ def gather(params: Params, scoring: Scoring) -> Report:
     for split, (_, expected) in sets.items():
         for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
-    sentence_scores, right = scoring.sentence_scores(hypotheses, references), scoring.exactly_right(hypotheses, references)
+    sentence_scores = scoring.sentence_scores(hypotheses, references)
+    right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
     return Report(
         manifest=manifest,
         cleaning=read_output(CLEANING),
@@ -84,7 +85,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),
         scores=scoring.score_sets(sets, sources, manifest),
-        by_length=scoring.by_group(length_labels(sources), hypotheses, references),
+        by_length=scores_by_length(scoring, sources, hypotheses, references),
         examples=choose_examples(sentence_scores, right, params.evaluate.examples),
         sentence_scores=sentence_scores,
         right=right,

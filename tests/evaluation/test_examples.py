@@ -4,18 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.examples import ALIKE, EXACT, QUANTILES, Example, choose_examples, length_labels
+from transformer_core.evaluation.examples import ALIKE, EXACT, QUANTILES, Example, GroupScore, choose_examples, scores_by_length
+from transformer_core.evaluation.metrics import SCORING, score
+
+
+def sizes_of(sources: list[str]) -> dict[str, int]:
+    """The number of sentences in each group."""
+    return {group.label: group.size for group in scores_by_length(SCORING, sources, sources, sources)}
 
 
 def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
     lengths = [200, 51, 50, 41, 20, 11, 10, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
-    sizes = {label: len(indices) for label, indices in length_labels(sources).items()}
-    assert sizes == {"0": 1, "1-10": 2, "11-20": 2, "41-50": 2, "51+": 2}
+    assert sizes_of(sources) == {"0": 1, "1-10": 2, "11-20": 2, "41-50": 2, "51+": 2}
 
 
 def test_text_without_spaces_is_measured_in_characters() -> None:
-    assert length_labels(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"1-10": [1], "11-20": [0]}
+    assert sizes_of(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"1-10": 1, "11-20": 1}
+
+
+def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
+    sources = ["short", "word " * 11, "short", "word " * 12]
+    outputs, references = ["a b c d", "e f g h i", "j k l m", "n o p q"], ["a b c x", "e f g h z", "j k l m", "n o p q"]
+    long = score(outputs[1::2], references[1::2], "de").values["bleu"]
+    assert scores_by_length(SCORING, sources, outputs, references)[1] == GroupScore("11-20", 2, long)
 
 
 def chosen_of(scores: Sequence[float], count: int) -> list[Example]:

@@ -11,9 +11,7 @@ from tests.evaluation.test_significance import SYSTEMS, sacrebleu_scores, system
 from tests.refusals import refused
 from transformer_core.corpus.text import normalise
 from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu
-from transformer_core.evaluation.examples import length_labels
 from transformer_core.evaluation.metrics import SCORING, output_shares, score
-from transformer_core.evaluation.scoring import GroupScore
 
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
 TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]
@@ -44,7 +42,7 @@ def published() -> list[tuple[str, float]]:
 @pytest.mark.parametrize(("system", "bleu"), published())
 def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
     hypotheses, references = systems(f"{system}.detok.de")
-    assert round(bleu_metric(references, force=True).corpus_score(hypotheses, [references]).score, 2) == bleu
+    assert round(bleu_metric(references).corpus_score(hypotheses, [references]).score, 2) == bleu
 
 
 def test_scores_intervals_and_signatures_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
@@ -79,8 +77,9 @@ def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], o
     assert 30 < ours.values["bleu_low"] <= bleu < 100
     assert bleu == pytest.approx(corpus_bleu(hypotheses, references))
     assert "paper_bleu" not in ours.values
-    everything = SCORING.by_group({"all": range(len(references))}, hypotheses, references)
-    assert everything[0].score == pytest.approx(bleu)
+    assert corpus_bleu(hypotheses[:1], references[:1], references) == pytest.approx(
+        score(hypotheses[:1], references[:1], "xx").values["bleu"]
+    )
 
 
 def test_precisions_and_lengths_count_13a_tokens_and_half_the_length_pays_the_brevity_penalty() -> None:
@@ -120,12 +119,6 @@ def test_shares_of_no_sentence_or_of_lists_of_unequal_length_are_refused() -> No
         output_shares([], [], [])
     with pytest.raises(ValueError, match="shorter"):
         output_shares(["a", "b"], ["a"], ["a"])
-
-
-def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
-    sources = ["short", "word " * 11, "short", "word " * 12]
-    long = score(HYPOTHESES[1::2], REFERENCES[1::2], "de").values["bleu"]
-    assert SCORING.by_group(length_labels(sources), HYPOTHESES, REFERENCES)[1] == GroupScore("11-20", 2, long)
 
 
 def warnings(lines: list[str], allow_tokenised: bool = True) -> list[str]:

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures.svg import pictures_of
-from transformer_core.evaluation.examples import Example, choose_examples, length_labels
+from transformer_core.evaluation.examples import Example, GroupScore, choose_examples, scores_by_length
 from transformer_core.evaluation.metrics import SCORING, score
 from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, differences, duration, with_verdict
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import GroupScore, Scores
+from transformer_core.evaluation.scoring import Scores
 from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
@@ -115,7 +115,7 @@ def a_report() -> Report:
         ],
         validation=[{"update": 200.0 * n, "perplexity": 20 / n, "score": 5.0 * n} for n in range(1, 7)],
         scores=scores_with(SHARES),
-        by_length=SCORING.by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
+        by_length=scores_by_length(SCORING, SOURCES, HYPOTHESES, REFERENCES),
         examples=choose_examples(SCORING.sentence_scores(HYPOTHESES, REFERENCES), RIGHT, 3),
         sentence_scores=SCORING.sentence_scores(HYPOTHESES, REFERENCES),
         right=RIGHT,

@@ -112,13 +112,6 @@ def test_resamples_of_many_sentences_need_little_memory() -> None:
         tracemalloc.stop()
 
 
-def test_f1_by_group_is_that_of_the_groups_sentences() -> None:
-    golds, outputs, _ = zip(*BY_HAND, strict=True)
-    (first, second) = SCORING.by_group({"a": [0, 1], "b": [3]}, outputs, golds)
-    assert (first.label, first.size, first.score) == ("a", 2, corpus_f1(outputs[:2], golds[:2]))
-    assert second.score == corpus_f1(outputs[3:4], golds[3:4])
-
-
 def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> None:
     golds = [DOG, GIVE, SAID] * 20
     right = ["(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP (VP XX (PRT XX )PRT (NP XX XX )NP )VP XX )S", BY_HAND[15][1]] * 20

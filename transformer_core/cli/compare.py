@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
     scoring = scoring_of(arguments.ref.suffix[1:])
-    for warning in scoring.check_references(arguments.ref, references, allow_tokenised=True):
+    for warning in scoring.check_references(arguments.ref, references, True):
         print(warning, file=sys.stderr)
     compared = side_by_side(scoring, a, b, references, source[0] if source else None)
     if arguments.json:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from transformer_core.corpus.text import length_in_words
+from transformer_core.evaluation.scoring import Scoring
 
 # Ranks of examples, from high scores to low ones, and the order in which they get a sentence where there are fewer than five to choose.
 QUANTILES = ("best", "upper quartile", "median", "lower quartile", "worst")
@@ -25,18 +26,31 @@ class Example:
     score: float
 
 
-def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of sentences by the length of the source, see `length_in_words`.
+@dataclass(frozen=True)
+class GroupScore:
+    """Main score in percent over the sentences of a test set that share a label, and their number."""
+
+    label: str
+    size: int
+    score: float
+
+
+def scores_by_length(scoring: Scoring, sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
+    """Return the main score over groups of sentences by the length of the source, see `length_in_words`.
 
     The groups are 0, 1-10, 11-20, ... 51+, in this order; empty groups are left out.
     """
     import pandas as pd
 
-    lengths = pd.Series([length_in_words(source) for source in sources], dtype=int)
+    lengths = pd.Series(list(map(length_in_words, sources)), dtype=int)
     ends = range(0, LAST_BUCKET, BUCKET_WORDS)
     labels = ["0", *(f"{end + 1}-{end + BUCKET_WORDS}" for end in ends[:-1]), f"{LAST_BUCKET}+"]
     buckets = pd.cut(lengths, [-1, *ends, np.inf], labels=labels)
-    return {str(label): places.tolist() for label, places in lengths.groupby(buckets, observed=True).groups.items()}
+    groups = []
+    for label, places in lengths.groupby(buckets, observed=True).groups.items():
+        some, expected = ([texts[place] for place in places] for texts in (outputs, references))
+        groups.append(GroupScore(str(label), len(places), scoring.main_score(some, expected, references)))
+    return groups
 
 
 def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[Example]:

@@ -6,18 +6,17 @@ Hypotheses and references are detokenised text, one sentence per line, with one 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_core.corpus.text import with_single_spaces
+from transformer_core.corpus.text import normalise, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, has_ter, references_lack_spaces, ter_metric
+from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, references_lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
-from transformer_core.evaluation.scoring import Comparison, GroupScore, Score, Scores, Scoring, Share
+from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import RESAMPLES, compare, interval
 from transformer_core.tasks import TRANSLATION
 
@@ -34,11 +33,11 @@ def _chrf_metric(references: Sequence[str]) -> CHRF:
     return CHRF()
 
 
-_TER = Score("ter", "TER", lower_is_better=True, optional=True)
+_TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
 # Each score's metric, which depends on the references.
 _METRICS: dict[Score, Callable[[Sequence[str]], Metric]] = {
-    Score(TRANSLATION.key, TRANSLATION.score): partial(bleu_metric, force=True),
-    Score("chrf", "chrF2"): _chrf_metric,
+    Score(TRANSLATION.key, TRANSLATION.score, has_interval=True): bleu_metric,
+    Score("chrf", "chrF2", has_interval=True): _chrf_metric,
     _TER: ter_metric,
 }
 
@@ -68,79 +67,11 @@ def _is_over_long(source: str, hypothesis: str, reference: str) -> bool:
 
 
 # Each share's condition on a source, an output and a reference.
-_SHARES: dict[Share, Callable[[str, str, str], bool]] = {
-    Share("copied", "copied from the source"): _is_copied,
-    Share("empty", "empty"): _is_empty,
-    Share("over_long", "over-long"): _is_over_long,
+_SHARES: dict[Score, Callable[[str, str, str], bool]] = {
+    Score("copied", "copied from the source"): _is_copied,
+    Score("empty", "empty"): _is_empty,
+    Score("over_long", "over-long"): _is_over_long,
 }
-
-
-class TranslationScoring(Scoring):
-    """BLEU, chrF2, TER, and BLEU of Moses' tokens. References are scored as an output can have them (`as_outputs`)."""
-
-    task = TRANSLATION
-    scores = tuple(_METRICS)
-    published = tuple(PUBLISHED)
-    shares = tuple(_SHARES)
-    of_sentences = "chrF2"
-    outputs = "translations"
-    purpose = "Translates **{source}** to **{target}**, one sentence a line."
-    test = f"paired bootstrap, {RESAMPLES:,} resamples"
-
-    def check_references(self, path: Path, references: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
-        """Yield warnings. Raises `UserError` (65): at least a tenth of the lines with text look tokenised.
-
-        sacreBLEU would tokenise them again, and the score would not be comparable with other BLEU.
-        """
-        share, first = _tokenised_lines(references)
-        if share >= TOKENISED_SHARE and not allow_tokenised:
-            raise UserError(
-                f"{path}:{first + 1}: looks tokenised ({share:.0%} of the lines do), but BLEU needs detokenised text",
-                "Detokenise the corpus, or set evaluate.allow_tokenised: true.",
-            )
-        if share >= TOKENISED_SHARE:
-            yield f"{path}: looks tokenised; compare these scores only with each other."
-        _, changed = as_outputs(references)
-        if changed:
-            counted = f"{changed:,} of {len(references):,} lines"
-            yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
-
-    def score_sets(
-        self, sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any]
-    ) -> dict[str, Scores]:
-        outputs, expected = sets["test"]
-        # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
-        deciding, _ = as_outputs(expected)
-        found = {split: score(*of_set, manifest["target"], manifest.get("metrics", []), deciding) for split, of_set in sets.items()}
-        return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
-
-    def sentence_scores(self, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
-        metric, (references, _) = CHRF(), as_outputs(references)
-        return [metric.sentence_score(output, [reference]).score for output, reference in zip(outputs, references, strict=True)]
-
-    def exactly_right(self, outputs: Sequence[str], references: Sequence[str]) -> list[bool]:
-        """Compare words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space."""
-        references, _ = as_outputs(references)
-        return [output.split() == reference.split() for output, reference in zip(outputs, references, strict=True)]
-
-    def by_group(self, groups: Mapping[str, Sequence[int]], outputs: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-        if len(outputs) != len(references):
-            raise ValueError(f"{len(outputs)} hypotheses for {len(references)} references")
-        references, _ = as_outputs(references)
-        metric, scores = bleu_metric(references, force=True), []
-        for label, indices in groups.items():
-            some, expected = ([texts[index] for index in indices] for texts in (outputs, references))
-            scores.append(GroupScore(label, len(indices), metric.corpus_score(some, [expected]).score))
-        return scores
-
-    def comparisons(self, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Iterator[Comparison]:
-        texts, changed = as_outputs(references)
-        for declared, metric in _metrics(references, baseline, candidate, references):
-            found = compare(declared, metric, baseline, candidate, texts)
-            yield replace(found, signature=f"{found.signature}{NORMALISED if changed else ''}")
-
-
-SCORING = TranslationScoring()
 
 
 def score(
@@ -193,12 +124,73 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
     return {share.key: 100 * sum(counts(*triple) for triple in triples) / len(triples) for share, counts in _SHARES.items()}
 
 
-def _tokenised_lines(lines: Sequence[str]) -> tuple[float, int]:
-    """Return the share of lines with text that look tokenised, from 0 to 1, and the index of the first."""
-    marked = [index for index, line in enumerate(lines) if _TOKENISED.search(line)]
-    written = sum(1 for line in lines if line.strip())
-    return (len(marked) / written, marked[0]) if marked else (0.0, 0)
+def score_sets(
+    sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any]
+) -> dict[str, Scores]:
+    """Return the scores of all sets. The references of test decide on the tokens of all, as in stage publish: one signature for all."""
+    outputs, expected = sets["test"]
+    deciding, _ = as_outputs(expected)
+    found = {split: score(*of_set, manifest["target"], manifest.get("metrics", []), deciding) for split, of_set in sets.items()}
+    return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
+
+
+def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return chrF2 of each sentence, in percent."""
+    metric, (references, _) = CHRF(), as_outputs(references)
+    return [metric.sentence_score(output, [reference]).score for output, reference in zip(outputs, references, strict=True)]
+
+
+def is_right(output: str, reference: str, score: float) -> bool:
+    """Compare words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space."""
+    _ = score
+    return output.split() == normalise(reference).split()
+
+
+def comparisons(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Iterator[Comparison]:
+    """Yield the comparison by BLEU, chrF2 and, unless a line is too long (`has_ter`), TER."""
+    texts, changed = as_outputs(references)
+    for declared, metric in _metrics(references, baseline, candidate, references):
+        found = compare(declared, metric, baseline, candidate, texts)
+        yield replace(found, signature=f"{found.signature}{NORMALISED if changed else ''}")
+
+
+def check_references(path: Path, references: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
+    """Yield warnings. Raises `UserError` (65): at least a tenth of the lines with text look tokenised.
+
+    sacreBLEU would tokenise them again, and the score would not be comparable with other BLEU.
+    """
+    marked = [number for number, line in enumerate(references, start=1) if _TOKENISED.search(line)]
+    share = len(marked) / max(sum(bool(line.strip()) for line in references), 1)
+    if share >= TOKENISED_SHARE and not allow_tokenised:
+        raise UserError(
+            f"{path}:{marked[0]}: looks tokenised ({share:.0%} of the lines do), but BLEU needs detokenised text",
+            "Detokenise the corpus, or set evaluate.allow_tokenised: true.",
+        )
+    if share >= TOKENISED_SHARE:
+        yield f"{path}: looks tokenised; compare these scores only with each other."
+    _, changed = as_outputs(references)
+    if changed:
+        counted = f"{changed:,} of {len(references):,} lines"
+        yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
 
 
 def _folded(text: str) -> str:
     return with_single_spaces(text).casefold()
+
+
+SCORING = Scoring(
+    task=TRANSLATION,
+    scores=tuple(_METRICS),
+    published=tuple(PUBLISHED),
+    shares=tuple(_SHARES),
+    score_sets=score_sets,
+    main_score=corpus_bleu,
+    sentence_scores=sentence_chrf,
+    of_sentences="chrF2",
+    is_right=is_right,
+    comparisons=comparisons,
+    check_references=check_references,
+    outputs="translations",
+    purpose="Translates **{source}** to **{target}**, one sentence a line.",
+    test=f"paired bootstrap, {RESAMPLES:,} resamples",
+)

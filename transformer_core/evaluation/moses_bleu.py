@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
 
-from transformer_core.evaluation.scoring import PublishedScore
+from transformer_core.evaluation.scoring import Score
 
 # Only English-German was scored in this way; French tokens are not split further.
 SPLIT_AT_HYPHENS = frozenset({"de"})
@@ -47,18 +47,18 @@ def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], languag
     )
 
 
-PAPER_BLEU = PublishedScore(
+PAPER_BLEU = Score(
     "paper_bleu",
     "The paper's BLEU",
-    "Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
+    sentence="Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
 )
 # Each score's function. A corpus can ask for all but the paper's in its catalogue entry.
-PUBLISHED: dict[PublishedScore, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {
+PUBLISHED: dict[Score, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {
     PAPER_BLEU: paper_bleu,
-    PublishedScore(
+    Score(
         "multi30k_lower",
         "Multi30k's lowercased BLEU",
-        "For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
+        sentence="For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
         tile="Lowercased BLEU",
     ): multi30k_lower,
 }

@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words
-from transformer_core.evaluation.examples import EXACT, Example
+from transformer_core.evaluation.examples import EXACT, Example, GroupScore
 from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, page
-from transformer_core.evaluation.scoring import GroupScore, Scores, Scoring
+from transformer_core.evaluation.scoring import Scores, Scoring
 from transformer_core.pictures.attention_maps import layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
 

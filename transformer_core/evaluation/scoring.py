@@ -4,15 +4,16 @@ A task's module declares its scores once (`Task.scoring` names it). The keys of 
 report and the comparison of two systems follow from the declarations.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import read_lines, unequal_sides
 from transformer_core.errors import UserError
-from transformer_core.tasks import Task, all_tasks, load, task_of
+from transformer_core.tasks import Task, load, task_of
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.report import Report
@@ -22,21 +23,23 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """The declaration of a score of a set of outputs, in percent; stage publish adds it to the training's run in MLflow.
+    """The declaration of a score of a set of outputs, or of a share of them, in percent.
 
     Attributes:
         key: its key in scores.json and MLflow; the ends of its 95% interval, if it has one, are KEY_low and KEY_high.
-        name: its name in texts and over its column.
-        has_interval: whether it has an interval.
-        lower_is_better: whether a lower score is better.
+        name: its name in texts and over its column; of a share, what its outputs are.
         optional: whether it is missing of some sets.
+        sentence: the report's sentence on a score for comparison with published figures, which ends with these.
+        tile: name on a tile of the report, if such a score has one.
     """
 
     key: str
     name: str
-    has_interval: bool = True
+    has_interval: bool = False
     lower_is_better: bool = False
     optional: bool = False
+    sentence: str = ""
+    tile: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -45,44 +48,14 @@ class Score:
 
 
 @dataclass(frozen=True)
-class PublishedScore:
-    """The declaration of a score for comparison with published figures, without an interval, with a signature in scores.json.
-
-    Attributes:
-        key: its key in scores.json and MLflow; a corpus asks for it by this name, with hyphens.
-        title: its name in texts.
-        sentence: the report's sentence on it, which ends with the figures.
-        tile: its name on a tile of the report; empty for none.
-    """
-
-    key: str
-    title: str
-    sentence: str
-    tile: str = ""
-
-
-@dataclass(frozen=True)
-class Share:
-    """The declaration of a share of the outputs, in percent, that are wrong whatever the reference.
-
-    Attributes:
-        key: its key in scores.json and MLflow.
-        words: what these outputs are: "0.2% WORDS".
-    """
-
-    key: str
-    words: str
-
-
-@dataclass(frozen=True)
 class Scores:
     """Scores of a set of outputs.
 
     Attributes:
         lines: number of outputs.
-        values: scores, ends of intervals and published scores in percent, by key; those that were not computed are missing.
+        values: scores and ends of intervals in percent, by key; those that were not computed are missing.
         signatures: how a score was computed, by its key. Two scores are comparable only if their signatures are equal.
-        shares: the shares in percent, by key.
+        shares: shares in percent, by key.
         parts: what the main score was computed from, by its key in scores.json.
     """
 
@@ -91,15 +64,6 @@ class Scores:
     signatures: Mapping[str, str]
     shares: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GroupScore:
-    """Main score in percent over the sentences of a test set that share a label, and their number."""
-
-    label: str
-    size: int
-    score: float
 
 
 @dataclass(frozen=True)
@@ -140,74 +104,66 @@ class Comparison:
         return (self.difference > 0) != self.score.lower_is_better
 
 
-class Scoring(ABC):
-    """How the outputs of a task are scored, compared and shown.
+def _unchanged(output: str) -> str:
+    return output
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the outputs of a task are scored, compared and shown. Functions get outputs before references.
 
     Attributes:
-        scores: the scores, the main one first.
-        published: the scores for comparison with published figures.
-        shares: the shares of wrong outputs.
-        of_sentences: name of a single sentence's score.
+        scores: the scores, the main one first; stage publish adds them to the training's run in MLflow.
+        published: scores for comparison with published figures, which have a signature in scores.json. A corpus asks for one by its key.
+        shares: shares of outputs that are wrong whatever the reference.
+        score_sets: returns the scores of each set, given outputs and references by set, the sources of test, and the manifest; `test` has
+            shares, too. Raises `ValueError`: a set is empty, or its sides differ in length.
+        main_score: returns the main score of some outputs and references, given all references.
+        sentence_scores: returns the score of each sentence, in percent; `of_sentences` is its name.
+        is_right: returns whether an output is exactly right, given its reference and its score.
+        comparisons: yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
+        check_references: yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65):
+            a line cannot be scored.
         outputs: name of the outputs.
         purpose: what a model does, with {source} and {target} for the languages.
-        test: how a p-value is computed, in words.
+        test: how a p-value is computed.
         package: the package whose folder `templates` has the report's template, NAME OF THE TASK.html.
         marks_words: whether pages mark the words in which an output and its reference differ.
+        as_scored: returns an output of any program in the form that is scored.
+        as_shown: returns an output in the form that a person compares with the reference.
+        report_content: returns what the report's template needs beside the report.
     """
 
-    task: ClassVar[Task]
-    scores: ClassVar[tuple[Score, ...]]
-    published: ClassVar[tuple[PublishedScore, ...]] = ()
-    shares: ClassVar[tuple[Share, ...]]
-    of_sentences: ClassVar[str]
-    outputs: ClassVar[str]
-    purpose: ClassVar[str]
-    test: ClassVar[str]
-    package: ClassVar[str] = "transformer_core.evaluation"
-    marks_words: ClassVar[bool] = True
+    task: Task
+    scores: tuple[Score, ...]
+    shares: tuple[Score, ...]
+    score_sets: Callable[[Mapping[str, tuple[Sequence[str], Sequence[str]]], Sequence[str], Mapping[str, Any]], dict[str, Scores]]
+    main_score: Callable[[Sequence[str], Sequence[str], Sequence[str]], float]
+    sentence_scores: Callable[[Sequence[str], Sequence[str]], list[float]]
+    of_sentences: str
+    is_right: Callable[[str, str, float], bool]
+    comparisons: Callable[[Sequence[str], Sequence[str], Sequence[str]], Iterator[Comparison]]
+    check_references: Callable[[Path, Sequence[str], bool], Iterator[str]]
+    outputs: str
+    purpose: str
+    test: str
+    published: tuple[Score, ...] = ()
+    package: str = "transformer_core.evaluation"
+    marks_words: bool = True
+    as_scored: Callable[[str], str] = _unchanged
+    as_shown: Callable[[str, str], str] = lambda output, _: output
+    report_content: Callable[[Report], dict[str, Any]] = lambda _: {}
 
-    @abstractmethod
-    def check_references(self, path: Path, references: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
-        """Yield warnings about references. Raises `UserError` (65): a line of the file at `path` cannot be scored."""
 
-    @abstractmethod
-    def score_sets(
-        self, sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any]
-    ) -> dict[str, Scores]:
-        """Return the scores of each set, given its outputs and references; `test` has shares, too.
+def scoring_of(target: str) -> Scoring:
+    """Return the scoring of the task with this target."""
+    return loaded(task_of(target))
 
-        `sources` are those of test. Raises `ValueError`: a set is empty, or its sides differ in length.
-        """
 
-    @abstractmethod
-    def sentence_scores(self, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
-        """Return the score of each sentence, in percent."""
-
-    @abstractmethod
-    def exactly_right(self, outputs: Sequence[str], references: Sequence[str]) -> list[bool]:
-        """Return whether each output is exactly right."""
-
-    @abstractmethod
-    def by_group(self, groups: Mapping[str, Sequence[int]], outputs: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-        """Return the main score over groups of sentences; `groups` has the indices of sentences by label."""
-
-    @abstractmethod
-    def comparisons(self, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Iterator[Comparison]:
-        """Yield the comparison of two systems by each score, the main one first. Raises `ValueError`: as `score_sets`."""
-
-    def as_scored(self, output: str) -> str:
-        """Return an output of any program in the form that is scored."""
-        return output
-
-    def as_shown(self, output: str, reference: str) -> str:
-        """Return an output in the form that a person compares with the reference."""
-        _ = reference
-        return output
-
-    def report_content(self, report: "Report") -> dict[str, Any]:
-        """Return what the report's template needs beside the report."""
-        _ = report
-        return {}
+def loaded(task: Task) -> Scoring:
+    """Return the scoring of a task."""
+    found: Scoring = load(task.scoring)
+    return found
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:
@@ -222,19 +178,3 @@ def read_aligned(*paths: Path) -> list[list[str]]:
         if not lines:
             raise UserError(f"{path}: holds no line, so there is nothing to score")
     return files
-
-
-def scoring_of(target: str) -> Scoring:
-    """Return the scoring of the task with this target."""
-    return loaded(task_of(target))
-
-
-def loaded(task: Task) -> Scoring:
-    """Return the scoring of a task."""
-    found: Scoring = load(task.scoring)
-    return found
-
-
-def all_scorings() -> Iterable[Scoring]:
-    """Return the scorings of all tasks."""
-    return map(loaded, all_tasks())
