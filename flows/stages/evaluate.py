@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flows.process import paths
@@ -20,7 +19,7 @@ from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
-from transformer_core.evaluation.examples import GroupScore, choose_examples, scores_by_length
+from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
@@ -41,7 +40,8 @@ def run(params: Params) -> str:
     scores = scores_document(report, scoring)
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, scoring))
-    write_groups(paths.BY_LENGTH, "source_words", report.by_length)
+    rows = [f"{group.label},{group.size},{group.score:.2f}\n" for group in report.by_length]
+    write_text(paths.BY_LENGTH, "".join(["source_words,sentences,score\n", *rows]))
     write_text(paths.REPORT, page)
     write_text(paths.SENTENCES, render_sentences(report, scoring))
     record(scores, report, scoring)
@@ -187,15 +187,6 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in values.items()}
-
-
-def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
-    """Write the main score by group as CSV, with the labels in `column`."""
-    import pandas as pd
-
-    rows = [(group.label, group.size, group.score) for group in groups]
-    table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
-    write_text(path, table.to_csv(index=False, float_format="%.2f", lineterminator="\n"))
 
 
 def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:

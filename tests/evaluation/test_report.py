@@ -28,7 +28,7 @@ SOURCES = ["A man rides.", "Two dogs play in the snow.", "The woman has not read
 REFERENCES = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 HYPOTHESES = ["Ein Mann fährt.", "Zwei Hunde spielen im Eis.", "Die Frau liest ein Buch."]
 RIGHT = [True, False, False]
-SHARES = {"copied": 0.5, "empty": 0.0, "over_long": 2.0}
+SHARES = {share.key: 0.0 for share in SCORING.shares} | {"copied": 0.5, "over_long": 2.0}
 
 
 class Page(HTMLParser):
@@ -326,7 +326,7 @@ def test_every_section_can_be_brought_into_view_without_a_link() -> None:
 
 def test_a_model_that_has_learnt_nothing_is_announced_in_red() -> None:
     assert 'role="alert"' not in the_page()
-    scores = scores_with({"copied": 0.0, "empty": 93.0, "over_long": 4.9})
+    scores = scores_with(SHARES | {"copied": 0.0, "empty": 93.0, "over_long": 4.9})
     bad = {split: replace(found, values={**found.values, "bleu": 0.03}) for split, found in scores.items()}
     html = page_with(scores=bad)
     assert html.count('role="alert"') == 2

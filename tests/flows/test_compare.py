@@ -208,9 +208,9 @@ REFUSED = [
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
-    ("evaluation-3", 65, "runs evaluation-1 and evaluation-3: were scored against different references. "
+    ("evaluation-3", 65, "runs evaluation-1, of abc123 and evaluation-3, of abc123: were scored against different references. "
      "Name two runs with the same test set."),
-    ("evaluation-4", 65, "run evaluation-4: has no hash of its references. Run stage evaluate for it again."),
+    ("evaluation-4", 65, "run evaluation-4, of abc123: has no hash of its references. Run stage evaluate for it again."),
     ("row-1", 78, "run row-1: neither a training nor an evaluation. Name one of them, or one of its children in MLflow."),
 ]  # fmt: skip
 

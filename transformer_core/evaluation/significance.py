@@ -4,7 +4,6 @@ The resamples are drawn one after the other, because sacreBLEU holds all at once
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
@@ -17,16 +16,8 @@ RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
 
 
-class ConfidenceInterval(NamedTuple):
-    """A score and the ends of its 95% bootstrap interval, in percent."""
-
-    score: float
-    low: float
-    high: float
-
-
-def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> ConfidenceInterval:
-    """Return a metric's score with the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
+def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, float, float]:
+    """Return a metric's score and the ends of the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
     The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which
     may be above 100, has no upper limit. For a single sentence both ends are its score.
@@ -40,7 +31,7 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
     mean, half = estimate_ci(_resampled_scores(metric, statistics))
     most = np.inf if isinstance(metric, TER) else 100.0
     low, high = (min(max(float(end), 0.0), most) for end in (mean - half, mean + half))
-    return ConfidenceInterval(_score(metric, statistics), low, high)
+    return _score(metric, statistics), low, high
 
 
 def compare(score: Score, metric: Metric, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
