@@ -16,7 +16,7 @@ from flows.process import paths
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
 from flows.record.documents import read_manifest
-from flows.record.finished import mark_finished, only_outputs_are_missing
+from flows.record.finished import mark_finished, name_stopped_trainings, only_outputs_are_missing
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested
@@ -26,18 +26,18 @@ from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import Interrupted, UserError, configuration_error
-from transformer_core.files import is_locked, locked, new_directory, read_json, read_numbers, write_json
+from transformer_core.files import locked, new_directory, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, TransformerSize, resolve
-from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of
 from transformer_core.training.devices import Rank, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
-from transformer_core.training.validation import Validation, scored_pairs
+from transformer_core.training.validation import Validation
 
 
 def run(params: Params) -> str:
@@ -132,7 +132,13 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         else:
             stack.enter_context(reporting())
         split, subword = open_split(paths.BINARIZED / "train"), Subword.load(paths.SUBWORD_MODEL)
-        validation = _validation(params, model, subword, rank, stop_asked)
+        references = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
+        if params.bpe.lowercase:  # A model of lowercase text outputs lowercase text.
+            references = list(map(str.lower, references))
+        valid, task = open_split(paths.BINARIZED / "valid"), params.download.task
+        validation = Validation(model, valid, subword, references, params.train, task, rank, stop_asked)
+        if validation.left_out and rank.index == 0:
+            echo(f"valid: {validation.left_out:,} pairs of more than {MOST_INPUT:,} tokens: not in the perplexity, sources cut", sys.stderr)
         trainer = Trainer(
             model,
             split,
@@ -153,20 +159,11 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:
             recorder.begin()
-            _name_others(state)
+            name_stopped_trainings(state)
         trainer.check_memory(validation.try_largest)
         progress = trainer.run()
         if rank.index == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)
-
-
-def _name_others(state: Path) -> None:
-    """Print that trainings with other settings or data were stopped: perhaps the user meant to continue one."""
-    others = [found for found in stopped_trainings(state_root()) if found.name != state.name]
-    others = [found for found in others if not is_locked(found / TRAINING_LOCK) and not (found / FINISHED).exists()]
-    if others:
-        message = f"starting from update 0; stopped trainings with other settings or data: {len(others)}, the latest is {others[0].name}"
-        echo(f"{message} (transformer-core states)", sys.stderr)
 
 
 def _new_model(params: Params) -> TranslationModel:
@@ -204,28 +201,12 @@ def _effective(size: ModelSize) -> ModelSize:
     return replace(size, attention_dropout=0.0, relu_dropout=0.0, most_positions=positions)
 
 
-def _validation(params: Params, model: TranslationModel, subword: Subword, rank: Rank, stop_asked: Callable[[], bool]) -> Validation:
-    """Return the validation. Raises `UserError` (65): no pair of valid is short enough to be scored."""
-    folder = paths.BINARIZED / "valid"
-    valid = open_split(folder)
-    longer = len(valid) - len(scored_pairs(valid))
-    if longer == len(valid):
-        raise UserError(f"{folder}: each pair has more than {MOST_INPUT:,} tokens", "Split them into sentences.")
-    if longer and rank.index == 0:
-        echo(f"valid: {longer:,} pairs of more than {MOST_INPUT:,} tokens: not in the perplexity, sources cut", sys.stderr)
-    references = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
-    if params.bpe.lowercase:  # A model of lowercase text outputs lowercase text.
-        references = list(map(str.lower, references))
-    return Validation(model, valid, subword, references, params.train, params.download.task, rank, stop_asked)
-
-
 def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) if a sentence has more tokens than the model has learned positions."""
     if model.most_positions is None:
         return
-    for name in splits_of(paths.BINARIZED):
-        if not (paths.BINARIZED / name).exists():  # `dvc repro --single-item --pull train` fetches no test set.
-            continue
+    # `dvc repro --single-item --pull train` fetches no test set.
+    for name in (name for name in splits_of(paths.BINARIZED) if (paths.BINARIZED / name).exists()):
         longest = open_split(paths.BINARIZED / name).longest
         if longest > model.most_positions:
             message = f"{PARAMS_FILE}: model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"

@@ -235,7 +235,7 @@ def test_runs_whose_test_set_was_not_kept_are_compared_with_that_of_data_raw_alo
     evaluate("evaluation-1", "abc123", GOOD)
     write_lines(Path("data/raw/test.de"), BAD)
     line = (
-        "run evaluation-1: its test set is neither in MLflow nor in data/raw. "
+        "run evaluation-1, of abc123: its test set is neither in MLflow nor in data/raw. "
         "Check out the commit and the data of that run: git checkout, dvc checkout."
     )
     assert compare("evaluation-1", "evaluation-1", code=65) == line
