@@ -204,6 +204,6 @@ def test_ter_is_left_out_where_a_line_would_take_many_seconds() -> None:
     words = " ".join(f"Wort{number}" for number in range(201))
     for longer in ([words, "Ja."], ["Nein.", "Ja."]), (["Nein.", "Ja."], [words, "Ja."]):
         assert not {"ter", "ter_low", "ter_high"} & score(*longer, "de").values.keys()
-        assert [found.metric for found in SCORING.comparisons(longer[0], *longer)] == ["BLEU", "chrF2"]
+        assert [found.score.name for found in SCORING.comparisons(longer[0], *longer)] == ["BLEU", "chrF2"]
     short = words.rsplit(" ", 1)[0]
     assert score([short], [short], "de").values["ter"] == 0

@@ -107,7 +107,7 @@ def test_resamples_of_many_lines_need_little_memory() -> None:
 
 def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> None:
     compared = list(SCORING.comparisons(BAD, GOOD, REFERENCES))
-    assert [one.metric for one in compared] == ["BLEU", "chrF2", "TER"]
+    assert [one.score.name for one in compared] == ["BLEU", "chrF2", "TER"]
     assert [one.difference > 0 for one in compared] == [True, True, False]
     for one in compared:
         assert one.difference == one.candidate - one.baseline

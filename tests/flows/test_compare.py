@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from flows.compare import main
-from flows.record import journal as journal_module
 from flows.record import server
 from flows.record.journal import Journal
 from flows.record.sending import sync
@@ -53,26 +52,16 @@ def store() -> str:
     return os.environ["MLFLOW_TRACKING_URI"]
 
 
-def evaluate(
-    name: str,
-    fingerprint: str,
-    hypotheses: list[str] | None,
-    beam: int = 4,
-    trees: Path | None = None,
-    **parameters: str,
-) -> None:
+def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
     """Record an evaluation as the stage does."""
     journal = Journal(name, parent=fingerprint)
     journal.tags({"kind": "evaluation"})
-    digest = sha256((trees or Path("data/raw/test.de")).read_bytes()).hexdigest()
+    digest = sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     journal.parameters({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
     journal.metrics(40, {"bleu": 50.0 + beam})
     if hypotheses is not None:
         write_lines(Path("results/decode/test.hyp"), hypotheses)
         journal.artifact(Path("results/decode/test.hyp"))
-    if trees:
-        journal.artifact(Path("data/raw/test.en"), journal_module.SOURCES)
-        journal.artifact(trees, journal_module.REFERENCES)
     journal.end()
     sync(store())
 
@@ -136,18 +125,6 @@ def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     out = compare(*(run.info.run_id for run in found))
     assert ["BLEU", "66.97", "100.00", "+33.03"] in [line.split()[:4] for line in out.split("\n")]
     assert out.count(" in A, 100.0 in B") == 2
-
-
-def test_parsers_are_compared_by_f1(compare: Compare) -> None:
-    trees = ["(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"] * 3
-    write_lines(Path("test.tree"), trees)
-    flat, right = "(S XX XX XX )S", "(S (NP XX XX )NP (VP XX )VP )S"
-    for name, outputs in (("evaluation-1", [flat] * 3), ("evaluation-2", [flat, right, right])):
-        evaluate(name, "abc123", outputs, trees=Path("test.tree"))
-    out = compare("evaluation-1", "evaluation-2")
-    assert ["F1", "50.00", "87.50", "+37.50"] in [line.split()[:4] for line in out.split("\n")]
-    assert "BLEU" not in out
-    assert f"B          {trees[0]}" in out
 
 
 def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: Compare) -> None:

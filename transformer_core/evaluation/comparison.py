@@ -61,8 +61,8 @@ class SideBySide:
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as a JSON document."""
-        names = ("metric", "baseline", "candidate", "difference", "p_value", "signature", "significant")
-        scores = [{name: getattr(compared, name) for name in names} for compared in self.scores]
+        names = ("baseline", "candidate", "difference", "p_value", "signature", "significant")
+        scores = [{"metric": found.score.name} | {name: getattr(found, name) for name in names} for found in self.scores]
         gains, losses = (list(map(asdict, sentences)) for sentences in (self.gains, self.losses))
         return {"lines": self.lines, "scores": scores, "of_sentences": self.scoring.of_sentences, "gains": gains, "losses": losses}
 
@@ -95,10 +95,12 @@ def comparison_text(compared: SideBySide) -> str:
     rows = [f"{f'{compared.lines:,} lines':<16}{'A':>9}{'B':>9}{'B - A':>9}{'p-value':>10}"]
     for found in compared.scores:
         mark = " *" if found.significant else ""
-        rows.append(f"{found.metric:<16}{found.baseline:>9.2f}{found.candidate:>9.2f}{found.difference:>+9.2f}{found.p_value:>10.4f}{mark}")
+        rows.append(
+            f"{found.score.name:<16}{found.baseline:>9.2f}{found.candidate:>9.2f}{found.difference:>+9.2f}{found.p_value:>10.4f}{mark}"
+        )
     note, *others = compared.notes
     rows += [f"* p < {SIGNIFICANT} {note}", *others]
-    blocks = ["\n".join([*rows, *(f"{found.metric}: {found.signature}" for found in compared.scores)])]
+    blocks = ["\n".join([*rows, *(f"{found.score.name}: {found.signature}" for found in compared.scores)])]
     score = compared.scoring.of_sentences
     for better, worse, sentences in (("B", "A", compared.gains), ("A", "B", compared.losses)):
         blocks.append(f"Largest gains of {better} over {worse} by {score}:{'' if sentences else ' none'}")

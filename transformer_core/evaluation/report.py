@@ -21,13 +21,6 @@ from transformer_core.pictures.curves import length_charts, training_charts
 if TYPE_CHECKING:
     from transformer_core.pictures.attention_maps import AttentionMaps
 
-# Number of examples shown of each rank; the others are folded away, and so are all that are exactly right.
-EXAMPLES_SHOWN = 2
-# A group of fewer sentences or words looks uncertain.
-FEW = 30
-# In percent: a score below the first, or a share of wrong outputs of at least the second, gets a red warning.
-NEAR_ZERO, MANY_WRONG = 1.0, 5.0
-
 
 @dataclass(frozen=True)
 class Attended:
@@ -114,11 +107,7 @@ def render(report: Report, scoring: Scoring) -> str:
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
         examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
-        shown=EXAMPLES_SHOWN,
         exact_rank=EXACT,
-        few=FEW,
-        nothing=NEAR_ZERO,
-        many=MANY_WRONG,
         exact=sum(report.right),
         **scoring.report_content(report),
     )

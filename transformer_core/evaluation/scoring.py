@@ -84,11 +84,6 @@ class Comparison:
     signature: str
 
     @property
-    def metric(self) -> str:
-        """The score's name."""
-        return self.score.name
-
-    @property
     def difference(self) -> float:
         """Candidate minus baseline."""
         return self.candidate - self.baseline
