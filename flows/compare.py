@@ -27,6 +27,7 @@ from transformer_core.evaluation.comparison import (
 )
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import sha256_of, write_text
+from transformer_core.tasks import task_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,7 +76,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             "Check out the commit and the data of that run: git checkout, dvc checkout.",
         )
     right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
-    return side_by_side(scoring_of(test_set.references.suffix[1:]), translated_a, translated_b, right, source)
+    return side_by_side(scoring_of(task_of(test_set.references.suffix[1:])), translated_a, translated_b, right, source)
 
 
 def known_test_sets(*runs: Evaluated) -> Iterator[TestSet]:

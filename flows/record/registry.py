@@ -26,6 +26,7 @@ from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring, scoring_of
 from transformer_core.files import sha256_of
+from transformer_core.tasks import task_of
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # MLflow's folder for the files of a logged model.
@@ -193,13 +194,12 @@ def address_of(version: ModelVersion, alias: str) -> str:
 def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """Return the description of the version `model`, NAME/VERSION, in markdown: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
-    scoring = scoring_of(target)
-    task = scoring.task
+    task = task_of(target)
     use = f"python -m flows.translate {model} < in.{source} > out.{target}"
     return f"""\
 {task.headline(scores)}, {decision.in_short}
 
-{scoring.purpose.format(source=source, target=target)} Trained as *{training}*.
+{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*.
 
 | | |
 |---|---|

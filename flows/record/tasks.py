@@ -10,7 +10,7 @@ from pydantic import BaseModel, create_model
 from flows.process.paths import REPORT, SCORES
 from flows.record.documents import Needed, checked, unchecked
 from transformer_core.config import Name, Quantity, Total
-from transformer_core.evaluation.scoring import loaded
+from transformer_core.evaluation.scoring import scoring_of
 from transformer_core.tasks import TRANSLATION, Task, all_tasks
 
 # The table has 80 columns.
@@ -36,7 +36,7 @@ def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]
 @cache
 def _schema(task: Task) -> type[BaseModel]:
     """Return the schema of what readers need of scores.json. It is made once: Python never frees a class that pydantic has made."""
-    scoring = loaded(task)
+    scoring = scoring_of(task)
     main, *others = scoring.scores
     numbers: dict[str, Any] = dict.fromkeys(main.keys, Quantity)
     numbers |= {score.key: (Quantity, 0) if score.optional else Quantity for score in others}
@@ -51,7 +51,7 @@ def _schema(task: Task) -> type[BaseModel]:
 
 def score_table(scores: Mapping[str, Any]) -> str:
     """Return the content of scores.json as a table for a terminal of 80 columns."""
-    scoring = loaded(task_scored(scores))
+    scoring = scoring_of(task_scored(scores))
     main, *others = scoring.scores
     widths = {score: max(_WIDTH, len(score.name) + 2) for score in others}
     heads = "".join(f"{score.name:>{width}}" for score, width in widths.items())

@@ -32,7 +32,7 @@ PROVENANCE = ("made", "machine")
 
 def run(params: Params) -> str:
     """Score the outputs, write score files, report and journal, and print the table."""
-    scoring, began = scoring_of(params.download.target), time.monotonic()
+    scoring, began = scoring_of(params.download.task), time.monotonic()
     report = gather(params, scoring)
     seconds = {**report.seconds, "evaluate": time.monotonic() - began}
     report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))

@@ -49,9 +49,8 @@ def run(params: Params) -> str:
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
     made_by, own = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
-    scoring = scoring_of(manifest["target"])
-    task = scoring.task
-    scores = read_scores(task)
+    task = params.download.task
+    scoring, scores = scoring_of(task), read_scores(task)
     hypotheses, references, sources = read_aligned(
         paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     )

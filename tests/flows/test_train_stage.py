@@ -67,7 +67,8 @@ REFUSED: list[tuple[Literal["bpe", "unigram"], dict[str, dict[str, object]], str
     (
         "bpe",
         {"download": {"corpus": "multi30k"}},
-        "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de. Run the stages from download on: dvc repro",
+        "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de. "
+        "Run the stages from download on: dvc repro",
     ),
     (
         "unigram",

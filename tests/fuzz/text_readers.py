@@ -48,7 +48,7 @@ from transformer_core.files import new_directory, read_numbers, write_json
 from transformer_core.parsing.parse_scores import score
 from transformer_core.parsing.trees import leaves, read_tree, repaired
 from transformer_core.presets import resolve
-from transformer_core.tasks import TREES
+from transformer_core.tasks import TREES, task_of
 
 _ENGLISH = [f"a house number {number} & more" for number in range(12)]
 _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)]
@@ -279,7 +279,7 @@ def _read_manifest(_: Path) -> None:
     describe_training(Journal("f00d"), params)
     datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
-    scoring_of(manifest["target"])
+    scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
     render_sentences(replace(a_report(), manifest=manifest), SCORING)
 

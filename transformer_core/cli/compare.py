@@ -36,10 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; warn on standard error if the references look tokenised or are normalised."""
     from transformer_core.evaluation.comparison import comparison_text, side_by_side
     from transformer_core.evaluation.scoring import read_aligned, scoring_of
+    from transformer_core.tasks import task_of
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
-    scoring = scoring_of(arguments.ref.suffix[1:])
+    scoring = scoring_of(task_of(arguments.ref.suffix[1:]))
     for warning in scoring.check_references(arguments.ref, references, True):
         print(warning, file=sys.stderr)
     compared = side_by_side(scoring, a, b, references, source[0] if source else None)

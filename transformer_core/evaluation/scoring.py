@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import read_lines, unequal_sides
 from transformer_core.errors import UserError
-from transformer_core.tasks import Task, load, task_of
+from transformer_core.tasks import Task, load
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.report import Report
@@ -150,12 +150,7 @@ class Scoring:
     report_content: Callable[[Report], dict[str, Any]] = lambda _: {}
 
 
-def scoring_of(target: str) -> Scoring:
-    """Return the scoring of the task with this target."""
-    return loaded(task_of(target))
-
-
-def loaded(task: Task) -> Scoring:
+def scoring_of(task: Task) -> Scoring:
     """Return the scoring of a task."""
     found: Scoring = load(task.scoring)
     return found
