@@ -1,7 +1,7 @@
 """`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,12 +14,21 @@ from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
 from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import TREES, load_params
+from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
-from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison
-from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.comparison import (
+    CURVES,
+    ComparedRun,
+    SideBySide,
+    comparison_text,
+    different,
+    paired,
+    render_comparison,
+    side_by_side,
+)
+from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import sha256_of, write_text
+from transformer_core.tasks import task_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,24 +44,20 @@ class TestSet(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation run, with the settings of its training beside its own.
+    """An evaluation run, with the settings and curves of its training beside its own.
 
     Its translations and its test set are in local files; an old run has no test set.
     """
 
-    name: str
-    run_id: str
-    settings: Mapping[str, str]
+    run: ComparedRun
     references_sha256: str | None
-    metrics: Mapping[str, float]
     hypotheses: Path
     test_set: TestSet | None
-    training: "Run | None"
 
     @property
-    def title(self) -> str:
+    def name(self) -> str:
         """Its name and that of its training: two evaluations with the same search may have the same name."""
-        return f"{self.name}, of {self.training.info.run_name}" if self.training else self.name
+        return self.run.name
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
@@ -65,14 +70,14 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
     if a.references_sha256 != b.references_sha256:
         raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    test_set = next((one for one in known_test_sets(a, b) if sha256_of(one.references) == a.references_sha256), None)
+    test_set = next((found for found in known_test_sets(a, b) if sha256_of(found.references) == a.references_sha256), None)
     if test_set is None:
         raise UserError(
             f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
             "Check out the commit and the data of that run: git checkout, dvc checkout.",
         )
     right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
-    return side_by_side(translated_a, translated_b, right, source, trees=test_set.references.suffix == f".{TREES}")
+    return side_by_side(scoring_of(task_of(test_set.references.suffix[1:])), translated_a, translated_b, right, source)
 
 
 def known_test_sets(*runs: Evaluated) -> Iterator[TestSet]:
@@ -136,8 +141,8 @@ def _begun_with(client: "MlflowClient", field: str, wanted: str) -> "list[Run]":
     return [run for run in runs if (run.data.tags[name] if kind == "tags" else getattr(run.info, name)).startswith(wanted)]
 
 
-def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
-    """Find an evaluation and copy its translations and its test set into an empty folder.
+def fetch(client: "MlflowClient", wanted: str, folder: Path, wanted_curves: Iterable[str]) -> Evaluated:
+    """Find an evaluation, with some curves of its training, and copy its translations and its test set into an empty folder.
 
     Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations.
     """
@@ -152,9 +157,13 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     if {SOURCES, REFERENCES} <= kept:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
-    settings = {**(_settings_of(training) if training else {}), **run.data.params}
+    settings, curves = dict(run.data.params), {}
+    if training:
+        name, settings = f"{name}, of {training.info.run_name}", _settings_of(training) | settings
+        histories = {curve: client.get_metric_history(training.info.run_id, curve) for curve in wanted_curves}
+        curves = {curve: {point.step: point.value for point in points} for curve, points in histories.items() if points}
     references = settings.pop("references_sha256", None)
-    return Evaluated(name, run.info.run_id, settings, references, run.data.metrics, hypotheses, test_set, training)
+    return Evaluated(ComparedRun(name, run.info.run_id, settings, run.data.metrics, curves), references, hypotheses, test_set)
 
 
 def _settings_of(training: "Run") -> dict[str, str]:
@@ -163,28 +172,15 @@ def _settings_of(training: "Run") -> dict[str, str]:
     return {name: tags.get(name, value) for name, value in parameters.items()}
 
 
-def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
-    """Return a run as the page shows it, with the curves of its training."""
-    histories = {name: client.get_metric_history(run.training.info.run_id, name) if run.training else [] for name in CURVES}
-    curves = {name: {point.step: point.value for point in points} for name, points in histories.items() if points}
-    return ComparedRun(run.title, run.run_id, run.settings, run.metrics, curves)
+def table_of(name: str, rows: Sequence[tuple[str, object, object]]) -> str:
+    """Return names and values in both runs as a table, with "-" where a run has none."""
+    shown = [(name, "A", "B"), *((key, *("-" if value is None else _shown(value) for value in values)) for key, *values in rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join(f"{key:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}" for key, a, b in shown)
 
 
-def settings_table(a: Evaluated, b: Evaluated) -> str:
-    """Return the settings that differ, "-" if a run has none."""
-    import pandas as pd
-
-    table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-").sort_index()
-    different = table[table["A"] != table["B"]]
-    return different.rename_axis(columns="setting").to_string() if len(different) else "The settings are the same."
-
-
-def metrics_table(a: Evaluated, b: Evaluated) -> str:
-    """Return all metrics that either run has recorded, side by side."""
-    import pandas as pd
-
-    table = pd.DataFrame({"A": pd.Series(a.metrics, dtype=float), "B": pd.Series(b.metrics, dtype=float)}).sort_index()
-    return table.rename_axis(columns="metric").to_string(float_format="{:.2f}".format, na_rep="-")
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -209,13 +205,16 @@ def main(arguments: list[str] | None = None) -> int:
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri, transfers=True)
-            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
-            shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
+            curves = CURVES if chosen.html else ()
+            a, b = (fetch(client, wanted, Path(folder) / name, curves) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
         compared = compare(a, b)
-    heading = "\n".join(f"{letter} is {one.title} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
-    parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
-    if shown:
-        write_page(chosen.html, render_comparison(*shown, compared))
+    first, second = a.run, b.run
+    heading = f"A is {first.name} ({first.run_id})\nB is {second.name} ({second.run_id})"
+    changed = different(first.settings, second.settings)
+    settings = table_of("setting", changed) if changed else "The settings are the same."
+    parts = [heading, settings, table_of("metric", paired(first.metrics, second.metrics)), comparison_text(compared)]
+    if chosen.html:
+        write_page(chosen.html, render_comparison(first, second, compared))
         parts.append(f"Page: {chosen.html}")
     sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE

@@ -48,8 +48,8 @@ FAULTS = [
     ("drop_worst: 0", "drop_worst: 0.1", "clean.drop_worst: must be 0 where clean.score_by is null, got 0.1."),
     ("score_by:", "score_by: both", "clean.drop_worst: must be above 0 where clean.score_by is both, got 0."),
     ("  max_tokens: 128", "  max_tokens: 5000", "binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of "),
-    ("  source: en", "  source: tree", "download.source: must be a language, trees can be the target alone, got 'tree'"),
-    ("  target: de", "  target: tree", "train.best_by: the task is parsing (download.target tree), which has no bleu."),
+    ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
+    ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
 ]
 NOT_YAML = [
     ("\twarmup: 400", ":40: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
@@ -81,7 +81,7 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
 
 def test_symbols_of_trees_are_not_lowercased() -> None:
     text = WHOLE.replace("target: de", "target: tree").replace("best_by: bleu", "best_by: f1")
-    assert loaded(text).download.task == "parsing"
+    assert loaded(text).download.task.name == "parsing"
     line = ": bpe.lowercase: must be false where download.target is tree, got true. The labels of trees are capitals."
     assert refusal(text.replace("lowercase: false", "lowercase: true")) == line
 

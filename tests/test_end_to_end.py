@@ -18,9 +18,9 @@ import sacrebleu
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
 from transformer_core import cli
-from transformer_core.evaluation import parsing
-from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.scoring import read_aligned
 from transformer_core.files import locked, read_json
+from transformer_core.parsing.parse_scores import score
 from transformer_core.yaml_io import read_yaml
 
 pytestmark = pytest.mark.slow  # about 3 minutes all together
@@ -279,7 +279,7 @@ def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
         clone.run("dvc", "repro")
         metrics = read_json(clone.root / "results/scores.json")
         outputs, trees = read_aligned(clone.root / "results/decode/test.hyp", clone.root / "data/raw/test.tree")
-        assert (metrics["f1"], metrics["lines"]) == (round(parsing.score(outputs, trees).f1, 2), 20)
+        assert (metrics["f1"], metrics["lines"]) == (round(score(outputs, trees).values["f1"], 2), 20)
         assert "valid_f1" in read_json(clone.root / "results/training/metrics.json")
         assert "Constituency parsing" in (clone.root / "results/report.html").read_text(encoding="utf-8")
         assert read_json(clone.root / "results/published.json")["name"] == "tiny-parser"

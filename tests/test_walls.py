@@ -17,19 +17,21 @@ COMPONENTS = {
         {"errors"},
         {"compressed", "files", "processes"},
         {"schema", "yaml_io"},
+        {"tasks"},
         {"sizes"},
         {"presets"},
         {"config"},
         {"corpus", "models"},
-        {"baselines"},
         {"pictures"},
-        {"training", "decoding", "evaluation"},
+        {"baselines"},
+        {"decoding", "evaluation"},
+        {"training", "parsing"},
         {"recipes", "data_plan"},
         {"project"},
         {"doctor"},
         {"cli"},
     ],
-    "transformer_core.corpus": [{"text", "trees"}, {"sources", "cleaning", "tokens"}],
+    "transformer_core.corpus": [{"text"}, {"sources", "cleaning", "tokens"}],
     "flows": [
         {"process"},
         {"record"},
@@ -99,6 +101,13 @@ def test_the_registry_alone_names_the_baselines() -> None:
         path for path in (*ROOT.glob("transformer_core/**/*.py"), *ROOT.glob("flows/**/*.py")) if "core.baselines" in path.read_text()
     }
     assert naming - set(baselines.iterdir()) == {ROOT / "transformer_core" / "sizes.py"}
+
+
+def test_no_room_imports_a_task_in_a_package_of_its_own() -> None:
+    package = "transformer_core.parsing"
+    named = {module.as_posix() for module in MODULES if any(name.startswith(package) for name in imports_of(module))}
+    assert named
+    assert all(name.startswith("transformer_core/parsing/") for name in named)
 
 
 def test_only_the_flow_imports_prefect() -> None:

@@ -30,6 +30,7 @@ from transformer_core.schema import (
     validate_document,
 )
 from transformer_core.sizes import ModelSize, architectures
+from transformer_core.tasks import Task, is_language, task_of
 from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -39,8 +40,6 @@ PRETRAINED = Path("pretrained")
 _MODEL_FILES = ("model.safetensors", "spm.model")
 # Share of the schedule's highest learning rate that a training reaches without a warning.
 _FULL_RATE = 0.9
-# `download.target` of a corpus of phrase-structure trees, in place of a language.
-TREES = "tree"
 # The largest `max_extra` of a request to a served model.
 MOST_EXTRA = 1024
 # Most tokens of a source, without its end token, if no other bound is asked for: memory grows with the square of the length.
@@ -56,21 +55,22 @@ Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 Penalty = Literal["wu", "power"]
-Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
+# What a validation measures whatever the task. `train.best_by` is one of these or the main score of the task.
+MEASURES = ("nll", "perplexity", "accuracy")
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 
 
 class Download(Section):
-    """The corpus and its direction. The target `tree` selects constituency parsing (paper 6.3, docs/parsing.md)."""
+    """The corpus and its direction. A target that is no language selects another task than translation, `tree` parsing."""
 
     corpus: Name
     source: Language
     target: Language
 
     @property
-    def task(self) -> Literal["translation", "parsing"]:
-        """The task: `parsing` if the target is trees."""
-        return "parsing" if self.target == TREES else "translation"
+    def task(self) -> Task:
+        """The task of the target."""
+        return task_of(self.target)
 
 
 class Clean(Section):
@@ -189,7 +189,7 @@ class Train(Section):
     precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Measure
+    best_by: str
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
@@ -354,8 +354,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
             f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         )
         yield "binarize.max_tokens", fault, "Lower it or raise them."
-    if params.bpe.lowercase and download.target == TREES:
-        yield "bpe.lowercase", f"must be false where download.target is {TREES}, got true", "The labels of trees are capitals."
+    if params.bpe.lowercase and download.task.cased_because:
+        yield "bpe.lowercase", f"must be false where download.target is {download.target}, got true", download.task.cased_because
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):
         needed = "be 0" if params.clean.drop_worst else "be above 0"
         fault = f"must {needed} where clean.score_by is {params.clean.score_by or 'null'}, got {params.clean.drop_worst:g}"
@@ -369,11 +369,10 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
             yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}", ""
         for key, value in model.model_dump(exclude={"preset", *size.keys_that_are("exported")}, exclude_none=True).items():
             yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", "Set decode.engine: torch."
-    if download.source == TREES:
-        yield "download.source", f"must be a language, trees can be the target alone, got {TREES!r}", ""
-    measure, instead = ("f1", "bleu") if download.task == "translation" else ("bleu", "f1")
-    if train.best_by == measure:
-        fault = f"the task is {download.task} (download.target {download.target}), which has no {measure}"
-        yield "train.best_by", fault, f"Set perplexity, or {instead}."
+    if not is_language(download.source):
+        yield "download.source", f"must be a language, {download.source} can be the target alone", ""
+    if train.best_by not in (*MEASURES, download.task.key):
+        fault = f"must be {', '.join(MEASURES)} or {download.task.key}, the score of {download.task.name}, got {train.best_by!r}"
+        yield "train.best_by", fault, ""
     if download.source == download.target:
         yield "download.target", f"must differ from download.source, got {download.target!r}", ""

@@ -1,9 +1,11 @@
 """The signals that ask a process to stop, and the exit codes of processes that a signal ended."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -34,6 +36,20 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any] | signal
     for number in STOP_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def stop_flag() -> Callable[[], bool]:
+    """Make the stop signals set a flag, which a training reads once an update, and return its reader. The first signal is answered."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if not asked and os.environ.get("RANK", "0") == "0":
+            with suppress(OSError):  # Not by `print`, which the signal may have interrupted. The line feed leaves a bar that is drawn.
+                os.write(sys.stderr.fileno(), b"\n" * sys.stderr.isatty() + b"stopping after this update, then saving\n")
+        asked.append(number)
+
+    handle_stop_signals(ask)
+    return lambda: bool(asked)
 
 
 @contextmanager

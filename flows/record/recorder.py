@@ -28,6 +28,7 @@ from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
+from transformer_core.tasks import Task
 from transformer_core.training.checkpoint import FORMAT, is_whole, state_files
 from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
@@ -58,11 +59,10 @@ def fingerprint_of(params: Params) -> str:
 
 
 @contextmanager
-def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int, score: str) -> Iterator["Recorder"]:
+def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int) -> Iterator["Recorder"]:
     """Yield the recorder of a training, while threads send its journal to MLflow and sample the use of the machine.
 
-    The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters; `score` is
-    the score of outputs in validations, `bleu` or `f1`.
+    The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters.
     """
     resumed, identity = any(map(is_whole, state_files(state))), state / JOURNAL_ID
     known = identity.read_text(encoding="latin-1") if resumed and identity.exists() else ""
@@ -73,7 +73,7 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     journal.tags({**lineage(), "device": device, "ranks": str(rank.world_size)})
     train, valid = (read_meta(BINARIZED / split) for split in ("train", "valid"))
     settings = params.train
-    recorder = Recorder(state, journal, settings.updates, score, min(settings.bleu_sentences, valid.pairs))
+    recorder = Recorder(state, journal, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs))
     epochs = settings.updates * settings.tokens_per_update / train.target_tokens
     echo(
         f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
@@ -104,13 +104,13 @@ class Recorder(Observer):
     Args:
         directory: the training's state directory, for the CSV files.
         updates: number of updates of the whole training.
-        score: name of the score of greedy outputs in a validation.
+        task: the task, for the score of greedy outputs in a validation.
         sentences: number of sentences of valid that are translated for it.
     """
 
-    def __init__(self, directory: Path, journal: Journal, updates: int, score: str, sentences: int) -> None:
+    def __init__(self, directory: Path, journal: Journal, updates: int, task: Task, sentences: int) -> None:
         self._journal = journal
-        self._score = score
+        self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
@@ -151,9 +151,9 @@ class Recorder(Observer):
             )
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
-        self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})
+        self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
-        score = f"{self._score.upper()} {scores[self._score]:.1f} (greedy, {self._sentences:,} sentences)"
+        score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
     def state(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The alias `champion` moves to a new version that is not significantly worse than the best one so far. A version that is significantly worse,
 or has no usable output, gets no alias. If it is comparable with no earlier version, it becomes `challenger`, or `champion` if there is no
-champion. Versions are comparable if their tags `references` and `signature` are equal. The score is BLEU, or F1 of a parser
-(flows/record/tasks.py). The outputs of a model for the test set are stored with it, so that any machine that reaches the registry can
+champion. Versions are comparable if their tags `references` and `signature` are equal. The score is the main one of the task
+(evaluation/scoring.py). The outputs of a model for the test set are stored with it, so that any machine that reaches the registry can
 compare.
 """
 
@@ -22,11 +22,11 @@ from mlflow.exceptions import MlflowException
 
 from flows.process.paths import AVERAGED, HYPOTHESES
 from flows.record.server import connect, reaching
-from flows.record.tasks import PARSING, Task, task_of
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
-from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
+from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring, scoring_of
 from transformer_core.files import sha256_of
+from transformer_core.tasks import task_of
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # MLflow's folder for the files of a logged model.
@@ -67,7 +67,7 @@ class Decision:
         if self.comparison is not None:
             tags |= {
                 "rival_version": self.rival,
-                f"rival_{self.comparison.metric.lower()}_difference": f"{self.comparison.difference:+.2f}",
+                f"rival_{self.comparison.score.key}_difference": f"{self.comparison.difference:+.2f}",
                 "rival_p_value": f"{self.comparison.p_value:.4f}",
             }
         return tags
@@ -93,21 +93,22 @@ def undecided(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, s
 
 
 def decide(
-    client: MlflowClient, new: ModelVersion, task: Task, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    client: MlflowClient, new: ModelVersion, scoring: Scoring, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> Decision:
     """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
     if all(not output.strip() or output.strip() == source.strip() for source, output in zip(sources, hypotheses, strict=True)):
-        return Decision("", f"all {len(hypotheses):,} {task.outputs} of the test set are empty or copies of their source")
+        return Decision("", f"all {len(hypotheses):,} {scoring.outputs} of the test set are empty or copies of their source")
+    task = scoring.task
     if float(new.tags[task.key]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, new, task)
+    best = best_ever(client, new, task.key)
     if best is None:
         if str(client.get_registered_model(new.name).aliases.get(CHAMPION, new.version)) != str(new.version):
-            return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {task.outputs}")
+            return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
         first = int(new.version) == 1
         return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
-    comparison = task.compare(translations, hypotheses, references)
+    comparison = next(scoring.comparisons(translations, hypotheses, references))
     worse = comparison.significant and comparison.difference < 0
     better = comparison.significant and comparison.difference > 0
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
@@ -118,11 +119,11 @@ def decide(
     return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 
 
-def best_ever(client: MlflowClient, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
-    """Return the comparable version with the highest main score whose outputs are stored (the oldest of several), and its outputs."""
+def best_ever(client: MlflowClient, new: ModelVersion, score: str) -> tuple[ModelVersion, list[str]] | None:
+    """Return the comparable version with the highest `score`, a tag, whose outputs are stored (the oldest of several), and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
     comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
-    for version in sorted(comparable, key=lambda version: (-float(version.tags[task.key]), int(version.version))):
+    for version in sorted(comparable, key=lambda version: (-float(version.tags[score]), int(version.version))):
         if (translations := stored_hypotheses(client, version)) is not None:
             return version, translations
     return None
@@ -195,13 +196,10 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
     use = f"python -m flows.translate {model} < in.{source} > out.{target}"
-    does = f"Translates **{source}** to **{target}**, one sentence a line."
-    if task is PARSING:
-        does = f"Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md)."
     return f"""\
 {task.headline(scores)}, {decision.in_short}
 
-{does} Trained as *{training}*.
+{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*.
 
 | | |
 |---|---|

@@ -8,13 +8,13 @@ from pydantic import ConfigDict
 
 from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
 from flows.process.runner import echo
-from transformer_core.config import Average, Measure, Params
+from transformer_core.config import Average, Params
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
-from transformer_core.schema import Section, check_document
+from transformer_core.schema import Name, Section, check_document
 from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, keep_finished, update_of
 
 
@@ -23,7 +23,7 @@ class _Scores(Section):
 
     model_config = ConfigDict(strict=False, allow_inf_nan=True)
 
-    best_by: Measure
+    best_by: Name
     scores: dict[int, float]
 
 

@@ -17,8 +17,8 @@ def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     settings, languages = params.bpe, [params.download.source, params.download.target]
     _check_tags(settings.user_symbols)
-    if params.download.task == "parsing":
-        # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
+    if params.download.task.to_symbols:
+        # A symbol is one token and not learnt from text; the mark is SentencePiece's for the space before it.
         symbols = sorted({SPACE_MARK + symbol for line in read_lines(CLEAN / f"train.{languages.pop()}") for symbol in line.split()})
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     if settings.init_from is not None:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flows.process import paths
@@ -16,13 +15,13 @@ from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
 from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, journal_of, read_events
 from flows.record.lineage import datasets, lineage
-from flows.record.tasks import PARSING, TRANSLATION, Task, score_table, task_of
-from transformer_core.config import TREES, Machine, Params
+from flows.record.tasks import score_table
+from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.evaluation import metrics, parsing
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
-from transformer_core.evaluation.bleu import as_outputs
-from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
+from transformer_core.evaluation.examples import choose_examples, scores_by_length
+from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
@@ -33,107 +32,74 @@ PROVENANCE = ("made", "machine")
 
 def run(params: Params) -> str:
     """Score the outputs, write score files, report and journal, and print the table."""
-    task, began = task_of(params.download.target), time.monotonic()
-    report = gather(params)
+    scoring, began = scoring_of(params.download.task), time.monotonic()
+    report = gather(params, scoring)
     seconds = {**report.seconds, "evaluate": time.monotonic() - began}
     report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))
-    page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
-    scores = scores_document(report, task)
+    page = render(report, scoring)
+    scores = scores_document(report, scoring)
     write_json(paths.SCORES, scores)
-    write_json(paths.METRICS, for_dvc(scores, report, task))
-    write_groups(paths.BY_LENGTH, "source_words", report.by_length)
+    write_json(paths.METRICS, for_dvc(scores, report, scoring))
+    rows = [f"{group.label},{group.size},{group.score:.2f}\n" for group in report.by_length]
+    write_text(paths.BY_LENGTH, "".join(["source_words,sentences,score\n", *rows]))
     write_text(paths.REPORT, page)
-    write_text(paths.SENTENCES, render_sentences(report, task.of_sentences))
-    record(scores, report, task)
+    write_text(paths.SENTENCES, render_sentences(report, scoring))
+    record(scores, report, scoring)
     print(score_table(scores))
-    return f"{task.headline(scores)} on the test set of {scores['corpus']}: {paths.REPORT}"
+    return f"{scoring.task.headline(scores)} on the test set of {scores['corpus']}: {paths.REPORT}"
 
 
-def gather(params: Params) -> Report | ParsingReport:
+def gather(params: Params, scoring: Scoring) -> Report:
     """Read the outputs of the earlier stages and score them; `run` adds this stage's own time and the cost.
 
     Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
-    look tokenised and evaluate.allow_tokenised is off. See also `read_manifest`.
+    cannot be scored, or look tokenised while evaluate.allow_tokenised is off. See also `read_manifest`.
     """
     paths.require(
         paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING
     )
     manifest, model = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
-    hypotheses, references, sources = metrics.read_aligned(
+    hypotheses, references, sources = read_aligned(
         paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}"
     )
-    others = {
-        split: metrics.read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
-        for split in splits_beside_test(manifest)
-    }
-    common: dict[str, Any] = {
-        "manifest": manifest,
-        "cleaning": read_output(CLEANING),
-        "model": model,
-        "parameters": read_output(paths.TRAINING_METRICS)["parameters"],
-        "settings": params.model_dump(exclude={"machine"}),
-        "seconds": stage_seconds(params, model["training"]["seconds"]),
-        "cost": None,
-        "decoding": read_output(DECODING),
-        "updates": read_numbers(paths.UPDATES),
-        "validation": read_numbers(paths.VALIDATION),
-        "sources": sources,
-        "references": references,
-        "hypotheses": hypotheses,
-        "attention": attention_of(sources, hypotheses),
-        "lineage": Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
-    }
-    if target == TREES:
-        return _parsed(common, others, params.evaluate.examples)
-    for split, (_, right) in {"test": (hypotheses, references), **others}.items():
-        path = paths.RAW / f"{split}.{target}"
-        if not params.evaluate.allow_tokenised:
-            metrics.refuse_tokenised(path, right)
-        if warning := metrics.unlike_outputs(path, right):
+    sets = {"test": (hypotheses, references)}
+    for split in splits_beside_test(manifest):
+        outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
+        sets[split] = outputs, expected
+    attention = attention_of(sources, hypotheses)
+    for split, (_, expected) in sets.items():
+        for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
-    return _translated(common, others, params)
+    sentence_scores = scoring.sentence_scores(hypotheses, references)
+    right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
+    return Report(
+        manifest=manifest,
+        cleaning=read_output(CLEANING),
+        model=model,
+        parameters=read_output(paths.TRAINING_METRICS)["parameters"],
+        settings=params.model_dump(exclude={"machine"}),
+        seconds=stage_seconds(params, model["training"]["seconds"]),
+        cost=None,
+        decoding=read_output(DECODING),
+        updates=read_numbers(paths.UPDATES),
+        validation=read_numbers(paths.VALIDATION),
+        scores=scoring.score_sets(sets, sources, manifest),
+        by_length=scores_by_length(scoring, sources, hypotheses, references),
+        examples=choose_examples(sentence_scores, right, params.evaluate.examples),
+        sentence_scores=sentence_scores,
+        right=right,
+        sources=sources,
+        references=references,
+        hypotheses=hypotheses,
+        attention=attention,
+        lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
+    )
 
 
 def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
     """Return the splits that are scored beside test: valid and further test sets."""
     return [split for split in manifest["splits"] if split not in ("train", "test")]
-
-
-def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
-    sources, hypotheses = common["sources"], common["hypotheses"]
-    references, _ = as_outputs(common["references"])
-    target, named = common["manifest"]["target"], common["manifest"].get("metrics", [])
-    scores = metrics.sentence_chrf(hypotheses, references)
-    # White space counts as stage clean writes it: a model never outputs two spaces, or the carriage return of a reference.
-    right = [hypothesis.split() == reference.split() for hypothesis, reference in zip(hypotheses, references, strict=True)]
-    return Report(
-        **common,
-        # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
-        scores={
-            split: metrics.score(outputs, expected, target, named, references)
-            for split, (outputs, expected) in {"test": (hypotheses, common["references"]), **others}.items()
-        },
-        shares=metrics.output_shares(sources, hypotheses, references),
-        by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),
-        examples=metrics.choose_examples(scores, right, params.evaluate.examples),
-        sentence_scores=scores,
-        right=right,
-    )
-
-
-def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], examples: int) -> ParsingReport:
-    outputs, golds = common["hypotheses"], common["references"]
-    scores = parsing.sentence_f1(outputs, golds)
-    right = [score == 100 for score in scores]
-    return ParsingReport(
-        **common,
-        scores={split: parsing.score(found, expected) for split, (found, expected) in {"test": (outputs, golds), **others}.items()},
-        by_length=parsing.f1_by_group(metrics.length_labels(common["sources"]), outputs, golds),
-        examples=metrics.choose_examples(scores, right, examples),
-        sentence_scores=scores,
-        right=right,
-    )
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
@@ -185,74 +151,45 @@ def locked_outputs() -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 
-def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
+def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
     """Return the content of scores.json, in percent: scores of test at the top level, of valid and further test sets under their names."""
-    scores = report.scores["test"]
-    others = {split: {**_rounded(found, task.scores), **_moses_bleu(found)} for split, found in report.scores.items() if split != "test"}
-    further = {name: {**found, "lines": report.scores[name].lines} for name, found in others.items() if name != "valid"}
+    test = report.scores["test"]
+    values = {split: _rounded(scores.values) for split, scores in report.scores.items()}
+    further = {name: {**found, "lines": report.scores[name].lines} for name, found in values.items() if name not in ("test", "valid")}
+    published = [score.key for score in scoring.published if score.key in test.values]
     return {
-        **_rounded(scores, task.scores),
+        **{key: score for key, score in values["test"].items() if key not in published},
         "corpus": report.manifest["corpus"],
-        "lines": scores.lines,
+        "lines": test.lines,
         "references_sha256": sha256_of(paths.RAW / f"test.{report.manifest['target']}"),
-        **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
-        "valid": others["valid"],
+        "signature": test.signatures[scoring.task.key],
+        **{key: values["test"][key] for key in published},
+        **{f"{key}_signature": test.signatures[key] for key in published},
+        **{name: [round(share, 2) for share in part] if isinstance(part, list) else round(part, 3) for name, part in test.parts.items()},
+        **_rounded(test.shares),
+        "valid": values["valid"],
         **({"tests": further} if further else {}),
     }
 
 
-def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
+def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict[str, Any]:
     """Return the content of metrics.json: scores of test, also those that the corpus asks for, the main ones of other splits, minutes.
 
     The perplexity of valid is that of the last checkpoint alone, while the scores are those of the averaged model.
     """
-    training = read_output(paths.TRAINING_METRICS)
-    own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: scores[name] for name in (*task.published, *own) if name in scores}
-    valid, last = {task.key: scores["valid"][task.key]}, {"perplexity": round(training["valid_perplexity"], 2)}
-    further = {name: {key: of_split[key] for key in (task.key, *own)} for name, of_split in scores.get("tests", {}).items()}
+    training, main = read_output(paths.TRAINING_METRICS), scoring.task.key
+    named = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
+    test = {name: scores[name] for name in (*(score.key for score in scoring.scores), *named) if name in scores}
+    valid, last = {main: scores["valid"][main]}, {"perplexity": round(training["valid_perplexity"], 2)}
+    further = {name: {key: of_split[key] for key in (main, *named)} for name, of_split in scores.get("tests", {}).items()}
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
 
 
-def _of_translation(report: Report) -> dict[str, Any]:
-    test = report.scores["test"]
-    return {
-        "signature": test.bleu_signature,
-        **_moses_bleu(test),
-        **{f"{name}_signature": count.signature for name, count in test.moses_bleu.items()},
-        "brevity_penalty": round(test.brevity_penalty, 3),
-        "length_ratio": round(test.length_ratio, 3),
-        "precisions": [round(precision, 2) for precision in test.precisions],
-        "hypothesis_tokens": test.hypothesis_tokens,
-        "reference_tokens": test.reference_tokens,
-        **_rounded(report.shares, TRANSLATION.shares),
-    }
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in values.items()}
 
 
-def _of_parsing(report: ParsingReport) -> dict[str, Any]:
-    test = report.scores["test"]
-    return {"signature": test.signature, **_rounded(test, PARSING.shares)}
-
-
-def _moses_bleu(scores: metrics.Scores | parsing.ParsingScores) -> dict[str, float]:
-    return {name: round(count.score, 2) for name, count in scores.moses_bleu.items()} if isinstance(scores, metrics.Scores) else {}
-
-
-def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
-    """Return scores in percent, rounded to two decimals, without those that were not computed."""
-    return {name: round(score, 2) for name in names if (score := getattr(scores, name)) is not None}
-
-
-def write_groups(path: Path, column: str, groups: Sequence[metrics.GroupScore]) -> None:
-    """Write the main score by group as CSV, with the labels in `column`."""
-    import pandas as pd
-
-    rows = [(group.label, group.size, group.score) for group in groups]
-    table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
-    write_text(path, table.to_csv(index=False, float_format="%.2f", lineterminator="\n"))
-
-
-def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
+def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, settings and scores."""
     hypotheses = [paths.DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
@@ -274,14 +211,13 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
             **lineage(),
             "kind": "evaluation",
             "corpus": scores["corpus"],
-            NAME: f"{task.name_of(scores)}, {searched}",
+            NAME: f"{scoring.task.run_name(scores)}, {searched}",
             DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
-            f"**{task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
+            f"**{scoring.task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(
-        SCORES_STEP, {name: scores[name] for name in dict.fromkeys((*task.scores, *scores["valid"], *task.shares)) if name in scores}
-    )
+    test = report.scores["test"]
+    journal.metrics(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
     journal.metrics(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
         journal.metrics(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)

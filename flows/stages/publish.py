@@ -27,12 +27,13 @@ from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from flows.record.tasks import Task, read_scores, task_of
+from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import UserError, writing
-from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.verdict import with_verdict
+from transformer_core.evaluation.pages import with_verdict
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, new_file, read_numbers, sha256_of, write_json
+from transformer_core.tasks import Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
@@ -49,8 +50,8 @@ def run(params: Params) -> str:
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
     made_by, own = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
-    task = task_of(manifest["target"])
-    scores = read_scores(task)
+    task = params.download.task
+    scoring, scores = scoring_of(task), read_scores(task)
     hypotheses, references, sources = read_aligned(
         paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     )
@@ -59,7 +60,7 @@ def run(params: Params) -> str:
         client = connect(uri, transfers=True)
         sync(uri)
         training = training_run(client, uri, params, made_by["fingerprint"], made_by.get("run", ""))
-        log_scores(client, training, scores, task)
+        log_scores(client, training, scores, scoring)
         finish_training(client, training, params, manifest, scores, task)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
@@ -68,9 +69,9 @@ def run(params: Params) -> str:
         version = undecided(client, name, training.info.run_id, tags)
         if version is None:
             model = log_model(client, uri, own, training, made_by["updates"])
-            score_model(client, training.info.run_id, str(model.model_id), task)
+            score_model(client, training.info.run_id, str(model.model_id), scoring)
             version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, version, task, sources, hypotheses, references)
+        decision = decide(client, version, scoring, sources, hypotheses, references)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
         page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
@@ -128,7 +129,7 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
             for row in read_numbers(path):
                 if context == "valid":
                     del row["seconds"]
-                    row[task_of(params.download.target).key] = row.pop(paths.VALIDATION_SCORE)
+                    row[params.download.task.key] = row.pop(paths.VALIDATION_SCORE)
                 journal.metrics(int(row.pop("update")), row, context)
         journal.end()
 
@@ -176,16 +177,17 @@ def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[s
     }
 
 
-def log_scores(client: MlflowClient, training: Run, scores: Mapping[str, Any], task: Task) -> None:
+def log_scores(client: MlflowClient, training: Run, scores: Mapping[str, Any], scoring: Scoring) -> None:
     """Log scores of the test set as metrics of the training."""
     now = time.time_ns() // 1_000_000
-    changed = [name for name in task.published if name in scores and training.data.metrics.get(name) != scores[name]]
+    keys = [score.key for score in scoring.scores]
+    changed = [name for name in keys if name in scores and training.data.metrics.get(name) != scores[name]]
     client.log_batch(training.info.run_id, metrics=[Metric(name, scores[name], now, SCORES_STEP) for name in changed])
 
 
-def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) -> None:
+def score_model(client: MlflowClient, run_id: str, model_id: str, scoring: Scoring) -> None:
     """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
-    last = [history[-1] for name in task.published if (history := client.get_metric_history(run_id, name))]
+    last = [history[-1] for score in scoring.scores if (history := client.get_metric_history(run_id, score.key))]
     of_model = [Metric(score.key, score.value, score.timestamp, score.step, model_id=model_id, run_id=run_id) for score in last]
     client.log_batch(run_id, metrics=of_model)
 
@@ -195,7 +197,7 @@ def finish_training(
 ) -> None:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
     run_id, headline = training.info.run_id, task.headline(scores)
-    client.update_run(run_id, name=f"{task.name_of(scores)}, {training_name(params)}")
+    client.update_run(run_id, name=f"{task.run_name(scores)}, {training_name(params)}")
     result = f"{BEFORE_RESULT}**{headline}** on {scores['lines']:,} lines of test ({scores['signature']})."
     client.set_tag(run_id, DESCRIPTION, f"{training_description(params, manifest)}{result}")
     for path in (paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES):

@@ -23,12 +23,13 @@ from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS, take_journals
 from flows.record.store import SQLITE, tracking_uri
-from flows.record.tasks import read_scores, task_of
+from flows.record.tasks import read_scores
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Train, load_params
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import configuration_error
 from transformer_core.files import expanded, locked, write_json, write_text
+from transformer_core.tasks import task_of
 from transformer_core.yaml_io import read_yaml, yaml_text
 
 LAST_STAGE = "evaluate"

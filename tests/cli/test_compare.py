@@ -61,6 +61,17 @@ def test_tokenised_references_are_pointed_out(call: Call) -> None:
     assert done.err == "ref.de: looks tokenised; compare these scores only with each other.\n"
 
 
+def test_parsers_are_compared_with_gold_trees(call: Call) -> None:
+    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
+    for name, line in (("flat.hyp", "(S XX XX XX )S"), ("right.hyp", "(S (NP XX XX )NP (VP XX )VP )S"), ("gold.tree", gold)):
+        write(name, [line] * 3)
+    out = call("compare", "flat.hyp", "right.hyp", "--ref", "gold.tree").out
+    assert ["F1", "50.00", "100.00", "+50.00"] in [line.split()[:4] for line in out.split("\n")]
+    assert f"B          {gold}" in out
+    write("gold.tree", [gold, "(S", gold])
+    assert call("compare", "flat.hyp", "right.hyp", "--ref", "gold.tree").refusal()[1].startswith("gold.tree:2: not one tree in brackets")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [

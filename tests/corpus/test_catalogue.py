@@ -5,12 +5,12 @@ import pytest
 
 from tests.clone import bundled
 from tests.refusals import refused
-from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import SPLITS
 from transformer_core.errors import UserError
+from transformer_core.tasks import TREES
 
 ENTRY = """\
 name: tiny

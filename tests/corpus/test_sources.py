@@ -18,13 +18,13 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, FoundEntry, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError
+from transformer_core.tasks import TREES
 
 ENGLISH, GERMAN = b"a house\nthe dog\n", "ein Haus\nder süße Hund\n".encode()
 PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encode())]

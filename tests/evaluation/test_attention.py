@@ -13,10 +13,10 @@ from tests.refusals import refused
 from transformer_core.baselines.recurrent import Recurrent
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.corpus.tokens.subword import BOS, Subword
-from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
-from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
+from transformer_core.evaluation.attention import attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
+from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture, fonts_of
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 

@@ -1,62 +1,78 @@
-import pytest
-
-from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
-from transformer_core.evaluation.parsing import sentence_f1
+from tests.evaluation.test_report import ATTACK, HYPOTHESES, REFERENCES, SOURCES, Page, text_of
+from tests.pictures.svg import pictures_of
+from transformer_core.evaluation.comparison import ComparedRun, comparison_text, render_comparison, side_by_side
+from transformer_core.evaluation.metrics import SCORING
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-GOLD = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
-RIGHT, FLAT = "(S (NP XX XX )NP (VP XX )VP )S", "(S XX XX XX )S"
 
 
 def test_the_sentences_that_differ_most_come_first_each_way() -> None:
     lengths = [(10, 10 + gain) for gain in (3, 9, 1, 7, 5, 2, 8, 0)] + [(10 + loss, 10) for loss in (4, 6, 1, 2, 9, 3)]
     a, b = ([ALPHABET[: pair[side]] for pair in lengths] for side in (0, 1))
-    compared = side_by_side(a, b, [ALPHABET] * len(lengths))
+    compared = side_by_side(SCORING, a, b, [ALPHABET] * len(lengths))
     assert [sentence.line for sentence in compared.gains] == [2, 7, 4, 5, 1]
     assert [sentence.line for sentence in compared.losses] == [13, 10, 9, 14, 12]
     assert (compared.gains[0].a, compared.gains[0].b, compared.gains[0].source) == (a[1], b[1], None)
-    few = side_by_side(a[5:8], b[5:8], [ALPHABET] * 3)  # The last two are alike.
+    few = side_by_side(SCORING, a[5:8], b[5:8], [ALPHABET] * 3)  # The last two are alike.
     assert ([sentence.line for sentence in few.gains], few.losses) == ([2, 1], [])
 
 
 def test_a_significant_difference_is_marked_and_few_lines_are_warned_of() -> None:
-    compared = side_by_side(["ein Hund läuft weg"] * 40, ["nichts"] * 40, ["ein Hund läuft weg"] * 40)
-    rows = scores_table(compared).split("\n")
+    compared = side_by_side(SCORING, ["ein Hund läuft weg"] * 40, ["nichts"] * 40, ["ein Hund läuft weg"] * 40)
+    rows = comparison_text(compared).split("\n")
     assert rows[0].split() == ["40", "lines", "A", "B", "B", "-", "A", "p-value"]
     assert rows[1].split() == ["BLEU", "100.00", "0.00", "-100.00", "0.0010", "*"]
-    assert rows[5] == "With fewer than 100 lines a p-value says little."
-    same = scores_table(side_by_side(["ein Hund"] * 100, ["ein Hund"] * 100, ["ein Hund"] * 100))
+    assert rows[5:7] == ["A lower TER is better.", "With fewer than 100 lines a p-value says little."]
+    same = comparison_text(side_by_side(SCORING, ["ein Hund"] * 100, ["ein Hund"] * 100, ["ein Hund"] * 100))
     assert "*" not in same.split("\n")[1]
     assert "fewer than" not in same
 
 
 def test_control_characters_of_a_text_do_not_reach_the_terminal() -> None:
-    text = sentences_text(side_by_side(["ein\r\x1b[31mHund\x9f"], ["eine\u00a0Katze 猫"], ["eine\u00a0Katze 猫"], ["a\tcat\x00"]))
+    text = comparison_text(side_by_side(SCORING, ["ein\r\x1b[31mHund\x9f"], ["eine\u00a0Katze 猫"], ["eine\u00a0Katze 猫"], ["a\tcat\x00"]))
     shown = dict(line.split(maxsplit=1) for line in text.split("\n") if line.startswith("  "))
     assert shown == {"source": r"a\tcat\x00", "reference": "eine\u00a0Katze 猫", "A": r"ein\r\x1b[31mHund\x9f", "B": "eine\u00a0Katze 猫"}
 
 
 def test_systems_that_agree_have_no_sentence_to_show() -> None:
-    text = sentences_text(side_by_side(["ein Hund"], ["ein Hund"], ["eine Katze"]))
-    assert text == "Largest gains of B over A by chrF2: none\n\nLargest gains of A over B by chrF2: none"
+    text = comparison_text(side_by_side(SCORING, ["ein Hund"], ["ein Hund"], ["eine Katze"]))
+    assert text.endswith("\n\nLargest gains of B over A by chrF2: none\n\nLargest gains of A over B by chrF2: none")
 
 
-def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
-    compared = side_by_side([FLAT] * 3, [FLAT, RIGHT, FLAT], [GOLD] * 3, trees=True)
-    (f1,) = compared.scores
-    assert (f1.metric, f1.baseline, f1.candidate) == ("F1", 50.0, pytest.approx(200 * 5 / 14))
-    (gain,) = compared.gains
-    assert (gain.line, gain.score_a, gain.score_b, gain.b) == (2, 50.0, 100.0, GOLD)
-    assert "* p < 0.05 by approximate randomisation, 1,000 trials: more than chance." in scores_table(compared)
-    assert "Largest gains of B over A by F1:" in sentences_text(compared)
+def a_run(name: str, **other: str) -> ComparedRun:
+    curves = {"valid/perplexity": {20: 9.0, 40: 5.0}, "valid/bleu": {20: 1.0, 40: 2.0}}
+    return ComparedRun(name, f"id-of-{name}", {"train.seed": "1", **other}, {"bleu": 41.7}, curves)
 
 
-def test_a_parsers_trees_in_brackets_are_read_as_its_symbols() -> None:
-    trees = ["( (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks))))", "(S (DT The) (NN dog) (VBZ barks))", ""]
-    compared = side_by_side([FLAT] * 3, trees, [GOLD] * 3, trees=True)
-    assert compared == side_by_side([FLAT] * 3, [RIGHT, FLAT, ""], [GOLD] * 3, trees=True)
-    assert compared.gains[0].score_b == 100.0
+def test_a_page_shows_both_runs_in_one_chart_their_significance_and_what_changed_most() -> None:
+    compared = side_by_side(SCORING, HYPOTHESES, REFERENCES, REFERENCES, SOURCES)
+    html = render_comparison(a_run("first"), a_run("second", beam="8"), compared)
+    text = text_of(html)
+    for fact in (
+        "A is first id-of-firstB is second id-of-second",
+        f"BLEU{compared.scores[0].baseline:.2f}100.00{compared.scores[0].difference:+.2f}",
+        "With fewer than 100 lines a p-value says little.",
+        "Line 3 · chrF2 ",
+        "beam\u20138",
+        "A is better than BNo sentence.",
+    ):
+        assert fact in text
+    assert "train.seed" not in text
+    (perplexity, texts), (bleu, _) = pictures_of(html)
+    assert (perplexity, bleu) == ("Perplexity of valid by update", "BLEU while training by update")
+    assert texts[-2:] == ["A, at the end 5", "B, at the end 5"]
+    assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
 
 
-def test_a_sentence_without_a_bracket_that_counts_is_right_if_its_tree_is() -> None:
-    assert sentence_f1(["(TOP XX )TOP", "(NP XX )NP"], ["(TOP (UH Yes))"] * 2) == [100.0, 0.0]
+def test_runs_without_curves_or_different_settings_say_so() -> None:
+    one = ComparedRun("first", "1", {}, {}, {})
+    html = render_comparison(one, one, side_by_side(SCORING, HYPOTHESES, HYPOTHESES, REFERENCES))
+    assert pictures_of(html) == []
+    assert "The settings are the same." in html
+
+
+def test_hostile_text_in_a_comparison_changes_no_element() -> None:
+    calm = render_comparison(a_run("first"), a_run("second", beam="8"), side_by_side(SCORING, HYPOTHESES, REFERENCES, REFERENCES, SOURCES))
+    texts = [ATTACK] * 3
+    hostile = render_comparison(a_run(ATTACK), a_run("b", **{ATTACK: ATTACK}), side_by_side(SCORING, texts, REFERENCES, texts, texts))
+    assert {tag for tag, _ in Page(hostile).elements} <= {tag for tag, _ in Page(calm).elements}

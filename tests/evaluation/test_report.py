@@ -15,20 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures.svg import pictures_of
-from transformer_core.evaluation.attention import AttentionMaps
-from transformer_core.evaluation.metrics import (
-    Example,
-    GroupScore,
-    OutputShares,
-    bleu_by_group,
-    choose_examples,
-    length_labels,
-    score,
-    sentence_chrf,
-)
-from transformer_core.evaluation.pages import differences, duration
-from transformer_core.evaluation.report import Attended, Lineage, Report, layer_pictures, render, render_sentences
-from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER, with_verdict
+from transformer_core.evaluation.examples import Example, GroupScore, choose_examples, scores_by_length
+from transformer_core.evaluation.metrics import SCORING, score
+from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, differences, duration, with_verdict
+from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
+from transformer_core.evaluation.scoring import Scores
+from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
 VOID = {"meta", "br", "wbr", "img"}
@@ -36,6 +28,7 @@ SOURCES = ["A man rides.", "Two dogs play in the snow.", "The woman has not read
 REFERENCES = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 HYPOTHESES = ["Ein Mann fährt.", "Zwei Hunde spielen im Eis.", "Die Frau liest ein Buch."]
 RIGHT = [True, False, False]
+SHARES = {share.key: 0.0 for share in SCORING.shares} | {"copied": 0.5, "over_long": 2.0}
 
 
 class Page(HTMLParser):
@@ -78,6 +71,12 @@ def a_sentence(source: list[str], target: list[str], layers: int = 2, heads: int
     return AttentionMaps(source, ["<s>", *target[:-1]], target, weights)
 
 
+def scores_with(shares: dict[str, float], *named: str) -> dict[str, Scores]:
+    """The scores of both sets, with these shares and further scores."""
+    test, valid = (score(outputs, REFERENCES, "de", named) for outputs in (HYPOTHESES, REFERENCES))
+    return {"test": replace(test, shares=shares), "valid": valid}
+
+
 @cache
 def a_report() -> Report:
     side = {"sha256": "0" * 64, "lines": 3}
@@ -115,11 +114,10 @@ def a_report() -> Report:
             for n in range(1, 61)
         ],
         validation=[{"update": 200.0 * n, "perplexity": 20 / n, "score": 5.0 * n} for n in range(1, 7)],
-        scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
-        shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
-        by_length=bleu_by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
-        examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), RIGHT, 3),
-        sentence_scores=sentence_chrf(HYPOTHESES, REFERENCES),
+        scores=scores_with(SHARES),
+        by_length=scores_by_length(SCORING, SOURCES, HYPOTHESES, REFERENCES),
+        examples=choose_examples(SCORING.sentence_scores(HYPOTHESES, REFERENCES), RIGHT, 3),
+        sentence_scores=SCORING.sentence_scores(HYPOTHESES, REFERENCES),
         right=RIGHT,
         sources=SOURCES,
         references=REFERENCES,
@@ -132,13 +130,13 @@ def a_report() -> Report:
 @cache
 def the_page() -> str:
     """The report's page, with all that it can show."""
-    return render(a_report())
+    return render(a_report(), SCORING)
 
 
 def page_with(**other: Any) -> str:
     """A page with other content and, since drawing takes time, without charts and figures but those that are given."""
     few = {"updates": [], "validation": [], "cleaning": {**a_report().cleaning, "lengths_in": {}}, "attention": "None."}
-    return render(replace(a_report(), **{**few, **other}))
+    return render(replace(a_report(), **{**few, **other}), SCORING)
 
 
 def text_of(html: str) -> str:
@@ -180,7 +178,7 @@ def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
 
 
 def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
-    html = render(attacked(a_report()))
+    html = render(attacked(a_report()), SCORING)
     calm, hostile = Page(the_page()), Page(html)
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
@@ -191,7 +189,7 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
-    assert render(a_report()) == the_page()
+    assert render(a_report(), SCORING) == the_page()
 
 
 def test_the_text_of_the_page_is_that_of_the_file() -> None:
@@ -204,10 +202,11 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"decoding": {"engine": "torch", "penalty": "wu"}}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
         ({"decoding": {"engine": "ctranslate2", "penalty": "power"}}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
-        ({"shares": OutputShares(0.5, 0, 2)}, "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
-        ({"shares": OutputShares(0, 0, 0)}, "No translation of the test set is copied from the source, empty or over-long."),
+        (
+            {"scores": scores_with(dict.fromkeys(("copied", "empty", "over_long"), 0.0))},
+            "No translation of the test set is copied from the source, empty or over-long.",
+        ),
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
         ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
@@ -215,7 +214,6 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
         ({"settings": {"train": {"init_from": "first"}}}, "It started from the weights of pretrained/first. Its weights are the mean of 5"),
-        ({"settings": {"evaluate": {"allow_tokenised": False}}}, "The references are the raw ones"),
         ({"settings": {"evaluate": {"allow_tokenised": True}}}, "accepted: compare only with scores on this same text."),
     ],
 )
@@ -304,8 +302,8 @@ def test_rules_that_did_nothing_have_no_row() -> None:
 
 def test_a_corpus_with_a_count_of_its_own_has_a_tile() -> None:
     assert "Lowercased BLEU" not in the_page()
-    scores = {split: score(HYPOTHESES, REFERENCES, "de", ["multi30k-lower"]) for split in ("test", "valid")}
-    assert f"<b>{scores['test'].moses_bleu['multi30k_lower'].score:.2f}</b>Lowercased BLEU" in page_with(scores=scores)
+    scores = scores_with(SHARES, "multi30k-lower")
+    assert f"<b>{scores['test'].values['multi30k_lower']:.2f}</b>Lowercased BLEU" in page_with(scores=scores)
 
 
 @pytest.mark.parametrize(("alias", "title"), [("champion", "Champion"), ("challenger", "Challenger"), ("", "No alias")])
@@ -325,15 +323,25 @@ def test_every_section_can_be_brought_into_view_without_a_link() -> None:
 
 def test_a_model_that_has_learnt_nothing_is_announced_in_red() -> None:
     assert 'role="alert"' not in the_page()
-    bad = {split: replace(scores, bleu=0.03) for split, scores in a_report().scores.items()}
-    html = page_with(scores=bad, shares=OutputShares(copied=0.0, empty=93.0, over_long=4.9))
+    scores = scores_with(SHARES | {"copied": 0.0, "empty": 93.0, "over_long": 4.9})
+    bad = {split: replace(found, values={**found.values, "bleu": 0.03}) for split, found in scores.items()}
+    html = page_with(scores=bad)
     assert html.count('role="alert"') == 2
     assert "BLEU is near 0." in html
     assert "93.0% of the translations are empty." in html
 
 
-def test_a_translation_that_is_the_reference_stands_once() -> None:
-    assert the_page().count("Translation, word for word the reference") == the_page().count(">Ein Mann fährt.</dd>") == 1
+def test_the_page_of_sentences_has_all_of_them_with_their_scores() -> None:
+    page = Page(render_sentences(a_report(), SCORING))
+    rows = [attributes for tag, attributes in page.elements if tag == "tr"]
+    assert [attributes.get("class") for attributes in rows] == [None, "exact", None, None]
+    assert page.texts_of("td")[:5] == ["1", "100.0", "3", "A man rides.", "Ein Mann fährt."]
+
+
+def test_hostile_text_in_the_page_of_sentences_changes_no_element() -> None:
+    calm, hostile = (Page(render_sentences(report, SCORING)) for report in (a_report(), attacked(a_report())))
+    assert {tag for tag, _ in hostile.elements} <= {tag for tag, _ in calm.elements}
+    assert hostile.all_text().count(ATTACK) == 2 + 9  # Corpus in title and heading, three texts of three sentences.
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -360,7 +368,7 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
     options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     command = [str(CHROMIUM), *options, (tmp_path / "frame.html").as_uri()]
-    for html in (render(report), render_sentences(report, "chrF2")):
+    for html in (render(report, SCORING), render_sentences(report, SCORING)):
         (tmp_path / "report.html").write_text(html, encoding="utf-8")
         seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "CONSOLE" not in seen.stderr

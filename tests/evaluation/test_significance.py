@@ -16,8 +16,9 @@ from sacrebleu.metrics.ter import TER
 
 from tests.clone import DATA
 from transformer_core.evaluation.bleu import as_outputs
-from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.significance import compare_scores, compare_systems, intervals
+from transformer_core.evaluation.metrics import SCORING
+from transformer_core.evaluation.scoring import Comparison, read_aligned
+from transformer_core.evaluation.significance import interval
 
 SYSTEMS, REFERENCE = DATA / "peer/wmt17_ende_systems", "reference.detok.de"
 BEST, NEXT, TWIN, WORST = (
@@ -45,9 +46,13 @@ def sacrebleu_scores(hypotheses: Sequence[str], references: Sequence[str], folde
     return found
 
 
-def interval(hypotheses: list[str], references: list[str]) -> tuple[float, float]:
+def by_bleu(baseline: list[str], candidate: list[str], references: list[str]) -> Comparison:
+    return next(SCORING.comparisons(baseline, candidate, references))
+
+
+def ends(hypotheses: list[str], references: list[str]) -> tuple[float, float]:
     """The ends of BLEU's interval."""
-    _, low, high = intervals({"BLEU": BLEU(force=True)}, hypotheses, references)["BLEU"]
+    _, low, high = interval(BLEU(force=True), hypotheses, references)
     return low, high
 
 
@@ -61,7 +66,7 @@ def test_p_values_are_those_of_the_sacrebleu_command() -> None:
         sacrebleu(SYSTEMS, REFERENCE, "-i", BEST, NEXT, TWIN, WORST, "-m", "bleu", "-w", "10", "--paired-bs", "-f", "json")
     )
     best, *others, references = systems(BEST, NEXT, TWIN, WORST)
-    ours = [compare_systems(best, other, references) for other in others]
+    ours = [by_bleu(best, other, references) for other in others]
     theirs = [row["BLEU"] for row in printed]
     assert [one.baseline for one in ours] == [theirs[0]["score"]] * 3
     assert [(one.candidate, one.p_value) for one in ours] == [(row["score"], row["p_value"]) for row in theirs[1:]]
@@ -77,23 +82,23 @@ def test_p_values_of_all_scores_are_those_of_the_sacrebleu_command(tmp_path: Pat
     printed = sacrebleu(SYSTEMS, *command).split("\n")
     (scores,) = [re.findall(r"(\S+) \(\S+ ± \S+\)", line) for line in printed if TWIN in line]
     (p_values,) = [found for line in printed if (found := re.findall(r"p = (\S+)\)", line))]
-    compared = compare_scores(*outputs, references)
+    compared = list(SCORING.comparisons(*outputs, references))
     assert [f"{one.candidate:.10f}" for one in compared] == scores
     assert [f"{one.p_value:.4f}" for one in compared] == p_values
     assert [one.significant for one in compared] == [False, False, True]
 
 
 def test_an_interval_stays_within_the_scale_which_ends_at_a_hundred_but_for_ter() -> None:
-    assert intervals({"TER": TER()}, ["a b c d"] * 4, ["x"] * 4)["TER"] == pytest.approx((400, 400, 400))
-    assert interval(REFERENCES, REFERENCES) == pytest.approx((100, 100))
-    assert max(interval(REFERENCES, REFERENCES)) <= 100
+    assert interval(TER(), ["a b c d"] * 4, ["x"] * 4) == pytest.approx((400, 400, 400))
+    assert ends(REFERENCES, REFERENCES) == pytest.approx((100, 100))
+    assert max(ends(REFERENCES, REFERENCES)) <= 100
 
 
 def test_resamples_of_many_lines_need_little_memory() -> None:
     hypotheses, references = GOOD * 2_500, REFERENCES * 2_500
     tracemalloc.start()
-    compare_systems(BAD * 2_500, hypotheses, references)
-    interval(hypotheses, references)
+    by_bleu(BAD * 2_500, hypotheses, references)
+    ends(hypotheses, references)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # The n-grams and counts of a line take some 2,650 bytes in Python; the indices of all resamples alone 1,000 x 8.
@@ -101,28 +106,28 @@ def test_resamples_of_many_lines_need_little_memory() -> None:
 
 
 def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> None:
-    compared = compare_scores(BAD, GOOD, REFERENCES)
-    assert [one.metric for one in compared] == ["BLEU", "chrF2", "TER"]
+    compared = list(SCORING.comparisons(BAD, GOOD, REFERENCES))
+    assert [one.score.name for one in compared] == ["BLEU", "chrF2", "TER"]
     assert [one.difference > 0 for one in compared] == [True, True, False]
     for one in compared:
         assert one.difference == one.candidate - one.baseline
         assert one.signature.startswith("nrefs:1|bs:1000|seed:12345|")
-    assert compared[0] == compare_systems(BAD, GOOD, REFERENCES)
+    assert compared[0] == by_bleu(BAD, GOOD, REFERENCES)
 
 
 @pytest.mark.parametrize("hypotheses", [GOOD, [""] * 4], ids=["text", "empty"])
 def test_a_system_does_not_differ_from_itself(hypotheses: list[str]) -> None:
-    for one in compare_scores(hypotheses, hypotheses, REFERENCES):
+    for one in SCORING.comparisons(hypotheses, hypotheses, REFERENCES):
         assert (one.difference, one.p_value, one.significant) == (0, 1, False)
 
 
 def test_one_sentence_proves_nothing() -> None:
-    for one in compare_scores(BAD[1:2], GOOD[1:2], REFERENCES[1:2]):
+    for one in SCORING.comparisons(BAD[1:2], GOOD[1:2], REFERENCES[1:2]):
         assert (one.p_value, one.significant) == (1, False)
-    assert interval(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
+    assert ends(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
 
 
 def test_empty_translations_are_worse_than_any_and_certainly_so() -> None:
-    compared = compare_systems(GOOD * 10, [""] * 40, REFERENCES * 10)
+    compared = by_bleu(GOOD * 10, [""] * 40, REFERENCES * 10)
     assert (compared.candidate, compared.significant) == (0, True)
-    assert interval([""] * 4, REFERENCES) == (0, 0)
+    assert ends([""] * 4, REFERENCES) == (0, 0)

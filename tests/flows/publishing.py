@@ -16,16 +16,17 @@ from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
 from transformer_core.config import PAPER_SEARCH, load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
+from transformer_core.evaluation.metrics import SCORING
+from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
 
 FINGERPRINT = "f00d"
+SCORES_OF_SET = {key: 90.0 for score in SCORING.scores for key in score.keys}
 FIGURES = {
-    "bleu": 86.41, "bleu_low": 85.0, "bleu_high": 88.0, "chrf": 90.0, "ter": 9.0, "copied": 0.0, "empty": 0.0, "over_long": 0.0,
-    "corpus": "tatoeba", "lines": 60, "signature": "tok:13a", "references_sha256": "0" * 64,
-    "valid": {"bleu": 86.0, "bleu_low": 84.0, "bleu_high": 88.0, "chrf": 90.0, "ter": 9.0},
+    **SCORES_OF_SET, **{share.key: 0.0 for share in SCORING.shares}, "bleu": 86.41, "corpus": "tatoeba", "lines": 60,
+    "signature": "tok:13a", "references_sha256": "0" * 64, "valid": SCORES_OF_SET,
 }  # fmt: skip
 SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
 MANIFEST = {

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from flows.compare import main
-from flows.record import journal as journal_module
 from flows.record import server
 from flows.record.journal import Journal
 from flows.record.sending import sync
@@ -53,26 +52,16 @@ def store() -> str:
     return os.environ["MLFLOW_TRACKING_URI"]
 
 
-def evaluate(
-    name: str,
-    fingerprint: str,
-    hypotheses: list[str] | None,
-    beam: int = 4,
-    trees: Path | None = None,
-    **parameters: str,
-) -> None:
+def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
     """Record an evaluation as the stage does."""
     journal = Journal(name, parent=fingerprint)
     journal.tags({"kind": "evaluation"})
-    digest = sha256((trees or Path("data/raw/test.de")).read_bytes()).hexdigest()
+    digest = sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     journal.parameters({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
     journal.metrics(40, {"bleu": 50.0 + beam})
     if hypotheses is not None:
         write_lines(Path("results/decode/test.hyp"), hypotheses)
         journal.artifact(Path("results/decode/test.hyp"))
-    if trees:
-        journal.artifact(Path("data/raw/test.en"), journal_module.SOURCES)
-        journal.artifact(trees, journal_module.REFERENCES)
     journal.end()
     sync(store())
 
@@ -138,18 +127,6 @@ def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     assert out.count(" in A, 100.0 in B") == 2
 
 
-def test_parsers_are_compared_by_f1(compare: Compare) -> None:
-    trees = ["(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"] * 3
-    write_lines(Path("test.tree"), trees)
-    flat, right = "(S XX XX XX )S", "(S (NP XX XX )NP (VP XX )VP )S"
-    for name, outputs in (("evaluation-1", [flat] * 3), ("evaluation-2", [flat, right, right])):
-        evaluate(name, "abc123", outputs, trees=Path("test.tree"))
-    out = compare("evaluation-1", "evaluation-2")
-    assert ["F1", "50.00", "87.50", "+37.50"] in [line.split()[:4] for line in out.split("\n")]
-    assert "BLEU" not in out
-    assert f"B          {trees[0]}" in out
-
-
 def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: Compare) -> None:
     train("abc123")
     evaluate("evaluation-1", "abc123", BAD, beam=4)
@@ -208,9 +185,9 @@ REFUSED = [
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
-    ("evaluation-3", 65, "runs evaluation-1 and evaluation-3: were scored against different references. "
+    ("evaluation-3", 65, "runs evaluation-1, of abc123 and evaluation-3, of abc123: were scored against different references. "
      "Name two runs with the same test set."),
-    ("evaluation-4", 65, "run evaluation-4: has no hash of its references. Run stage evaluate for it again."),
+    ("evaluation-4", 65, "run evaluation-4, of abc123: has no hash of its references. Run stage evaluate for it again."),
     ("row-1", 78, "run row-1: neither a training nor an evaluation. Name one of them, or one of its children in MLflow."),
 ]  # fmt: skip
 
@@ -235,7 +212,7 @@ def test_runs_whose_test_set_was_not_kept_are_compared_with_that_of_data_raw_alo
     evaluate("evaluation-1", "abc123", GOOD)
     write_lines(Path("data/raw/test.de"), BAD)
     line = (
-        "run evaluation-1: its test set is neither in MLflow nor in data/raw. "
+        "run evaluation-1, of abc123: its test set is neither in MLflow nor in data/raw. "
         "Check out the commit and the data of that run: git checkout, dvc checkout."
     )
     assert compare("evaluation-1", "evaluation-1", code=65) == line

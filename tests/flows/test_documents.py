@@ -8,10 +8,11 @@ import pytest
 
 from flows.process.paths import MANIFEST, SCORES, TRAINING_METRICS
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
-from flows.record.tasks import PARSING, read_scores
+from flows.record.tasks import read_scores
 from tests.flows.publishing import FIGURES
 from tests.refusals import refused
 from transformer_core.files import write_json
+from transformer_core.tasks import TREES, task_of
 
 READERS: dict[Path, tuple[str, Callable[[], object]]] = {
     MANIFEST: ("download", lambda: read_output(MANIFEST)),
@@ -38,4 +39,4 @@ def test_a_right_file_is_read_as_it_is() -> None:
     write_json(SCORES, {**FIGURES, "another_key": [1]})
     assert json.dumps(read_scores()) == json.dumps({**FIGURES, "another_key": [1]})
     with refused(65, r"results/scores\.json: f1: missing\. "):
-        read_scores(PARSING)
+        read_scores(task_of(TREES))

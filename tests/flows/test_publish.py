@@ -25,7 +25,7 @@ from transformer_core.config import Params, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
-from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
+from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 
 

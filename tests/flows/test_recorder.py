@@ -8,6 +8,7 @@ import pytest
 from flows.process.progress import SECONDS_FOR_BAR
 from flows.record.journal import Journal
 from flows.record.recorder import Recorder
+from transformer_core.tasks import TRANSLATION
 from transformer_core.training.records import UpdateRecord
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -18,7 +19,7 @@ def record(update: int, seconds: float | None = None) -> UpdateRecord:
 
 
 def recorder() -> Recorder:
-    return Recorder(Path(), Journal("run"), updates=100, score="bleu", sentences=50)
+    return Recorder(Path(), Journal("run"), updates=100, task=TRANSLATION, sentences=50)
 
 
 def updates() -> list[int]:

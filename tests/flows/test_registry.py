@@ -17,12 +17,11 @@ from flows.pipeline import pipeline
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
 from flows.record.server import ABOUT, connect
-from flows.record.tasks import TRANSLATION
 from flows.sweep import sweep
 from tests.flows.publishing import FIGURES, MANIFEST
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
-from transformer_core.evaluation.significance import compare_systems
+from transformer_core.evaluation.metrics import SCORING
 
 NAME = "toy-en-de"
 # The words of a line differ from line to line, so that a bootstrap of lines has something to draw.
@@ -59,7 +58,7 @@ def published(client: MlflowClient, outputs: int | Sequence[str], name: str = NA
     """Register outputs, or translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(outputs) if isinstance(outputs, int) else outputs
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, version, TRANSLATION, SOURCES, hypotheses, REFERENCES)
+    decision = decide(client, version, SCORING, SOURCES, hypotheses, REFERENCES)
     if decision.alias:
         client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
@@ -98,7 +97,7 @@ def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:
     assert aliases[-1] == ""
     assert {decision.rival for decision in decisions[1:]} == {"1"}
     assert aliases == sorted(aliases, key=[CHAMPION, ""].index)
-    last_step = compare_systems(with_faults(14), with_faults(15), REFERENCES)
+    last_step = next(SCORING.comparisons(with_faults(14), with_faults(15), REFERENCES))
     assert last_step.difference < 0
     assert not last_step.significant
 

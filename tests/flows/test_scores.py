@@ -8,18 +8,20 @@ import pytest
 
 from flows.process.paths import DECODED, MANIFEST, RAW, SCORES
 from flows.scores import main
+from tests.flows.publishing import FIGURES as PUBLISHED
 from tests.flows.publishing import MANIFEST as ENTRY
+from tests.flows.publishing import SCORES_OF_SET
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json, write_text
 
 pytestmark = pytest.mark.usefixtures("translated")
 
 FIGURES = {
-    "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
+    **PUBLISHED, "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
     "paper_bleu_signature": "multi-bleu|nrefs:1|case:mixed|tok:moses-de",
     "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
     "corpus": "multi30k", "lines": 1000, "references_sha256": "0" * 64, "copied": 0.2, "empty": 0.0, "over_long": 1.3,
-    "valid": {"bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
+    "valid": {**SCORES_OF_SET, "bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
 }  # fmt: skip
 
 
@@ -41,7 +43,7 @@ def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixtu
     assert lines[2].split() == ["test", "38.40", "36.91-40.02", "64.21", "42.00"]
     assert lines[3] == "BLEU: nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0, 1,000 lines of test"
     assert lines[4] == "The paper's BLEU: 40.10 on valid, 39.50 on test, multi-bleu|nrefs:1|case:mixed|tok:moses-de"
-    assert lines[5] == "Outputs for test: 0.2% copies, 0.0% empty, 1.3% over-long"
+    assert lines[5] == "Outputs for test: 0.2% copied from the source, 0.0% empty, 1.3% over-long"
     assert len({len(line) for line in lines[:3]}) == 1
     assert lines[7:11] == ["", "source       line 1", "translation  Reihe 1", "reference    Zeile 1"]
     assert len(lines) == 7 + 3 * 4 + 1

@@ -62,12 +62,35 @@ def assert_refused(line: str) -> None:
     assert not list(Path(".state").glob("*/state-*.pt"))
 
 
-@pytest.mark.usefixtures("place")
-def test_data_of_another_corpus_is_refused_in_one_line() -> None:
-    prepare("bpe")
-    set_params(download={"corpus": "multi30k"})
-    fault = "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de"
-    assert_refused(f"{fault}. Run the stages from download on: dvc repro")
+REFUSED: list[tuple[Literal["bpe", "unigram"], dict[str, dict[str, object]], str]] = [
+    (
+        "bpe",
+        {"download": {"corpus": "multi30k"}},
+        "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de. "
+        "Run the stages from download on: dvc repro",
+    ),
+    (
+        "unigram",
+        {"train": {"bpe_dropout": 0.1}},
+        "params.yaml: train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.",
+    ),
+    (
+        "bpe",
+        {"train": {"init_from": "frist"}},
+        "params.yaml: train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "line"), REFUSED)
+def test_settings_that_do_not_fit_the_data_are_refused_in_one_line(
+    kind: Literal["bpe", "unigram"], changes: dict[str, dict[str, object]], line: str, place: Path
+) -> None:
+    prepare(kind)
+    set_params(**changes)
+    assert_refused(line)
+    assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
+    assert not (place / "models").exists()
 
 
 LEARNED = {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2, "positions": "learned"}
@@ -97,21 +120,12 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     assert "trained from en to de on **tatoeba**, at most 2 updates" in description
 
 
-def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
-    prepare("unigram", bpe_dropout=0.1)
-    fault = "params.yaml: train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1"
-    assert_refused(f"{fault}. Only BPE has merges to leave out.")
-    assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
-    assert not (place / "models").exists()
-
-
-def test_a_model_to_start_from_that_is_not_there_or_twice_is_refused_in_one_line(place: Path) -> None:
-    prepare("bpe", init_from="frist")
-    assert_refused("params.yaml: train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.")
-    for folder in ("frist", "frist/averaged"):
+def test_a_model_to_start_from_that_is_there_twice_is_refused_in_one_line(place: Path) -> None:
+    prepare("bpe", init_from="first")
+    for folder in ("first", "first/averaged"):
         write_text(place / "pretrained" / folder / "model.safetensors", "")
-    message = "params.yaml: train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
-    assert_refused(f"{message}. Remove pretrained/frist, then copy again.")
+    message = "params.yaml: train.init_from: pretrained/first holds a model, and pretrained/first/averaged another"
+    assert_refused(f"{message}. Remove pretrained/first, then copy again.")
 
 
 @pytest.mark.usefixtures("place")
@@ -209,7 +223,9 @@ def test_a_training_that_another_process_runs_is_not_started_again(place: Path) 
     assert ended.returncode == 69
 
 
-@pytest.mark.parametrize("fails", ["flows.stages.train.Translator.translate_tokens", "transformer_core.training.validation.make_batch"])
+@pytest.mark.parametrize(
+    "fails", ["transformer_core.training.validation.Translator.translate_tokens", "transformer_core.training.validation.make_batch"]
+)
 def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_update(
     place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

@@ -18,7 +18,7 @@ from flows.record.lineage import datasets, describe_training
 from flows.record.registry import Decision, card
 from flows.record.sending import all_sent
 from flows.record.summary import Outcome, summarize, table_of
-from flows.record.tasks import TRANSLATION, read_scores, task_of
+from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
 from flows.sweeps.rows import document_of, grid_rows
 from tests.corpus.archives import archive_bytes
@@ -29,7 +29,7 @@ from tests.flows.publishing import MANIFEST as RAW_MANIFEST
 from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
 from transformer_core.cli import _parser
-from transformer_core.config import TREES, load_params, resolve
+from transformer_core.config import load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, FoundEntry, Source, Splits, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
@@ -40,12 +40,14 @@ from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import read_pairs
-from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation import parsing
 from transformer_core.evaluation.comparison import side_by_side
-from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.metrics import SCORING
 from transformer_core.evaluation.report import render_sentences
+from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import new_directory, read_numbers, write_json
+from transformer_core.parsing.parse_scores import score
+from transformer_core.parsing.trees import leaves, read_tree, repaired
+from transformer_core.tasks import TREES, task_of
 
 _ENGLISH = [f"a house number {number} & more" for number in range(12)]
 _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)]
@@ -212,7 +214,7 @@ def _repair_trees(data: bytes, folder: Path) -> None:
     (folder / "test.hyp").write_bytes(data)
     (outputs,) = read_aligned(folder / "test.hyp")
     gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
-    parsing.score(outputs, [gold] * len(outputs))
+    score(outputs, [gold] * len(outputs))
     for output in outputs:
         assert leaves(repaired(output, leaves(read_tree(gold))).tree) == leaves(read_tree(gold))
 
@@ -222,7 +224,7 @@ def _compare(data: bytes, folder: Path) -> None:
     for name, content in (("a.hyp", data), ("b.hyp", _TEXT), ("test.de", _TEXT)):
         (folder / name).write_bytes(content)
     references, a, b = read_aligned(folder / "test.de", folder / "a.hyp", folder / "b.hyp")
-    json.dumps(side_by_side(a, b, references).document(), allow_nan=False)
+    json.dumps(side_by_side(SCORING, a, b, references).document(), allow_nan=False)
 
 
 def _state(path: Path, read: Callable[[Path], object]) -> Read:
@@ -274,9 +276,9 @@ def _read_manifest(_: Path) -> None:
     describe_training(Journal("f00d"), params)
     datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
-    task_of(manifest["target"])
+    scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
-    render_sentences(replace(a_report(), manifest=manifest), "chrF2")
+    render_sentences(replace(a_report(), manifest=manifest), SCORING)
 
 
 def _read_scores(_: Path) -> None:
@@ -285,12 +287,12 @@ def _read_scores(_: Path) -> None:
     _exit_code(main([]))
     done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
     summarize(table_of(done, None), done, "", "")
-    figures = read_scores(TRANSLATION)
+    figures = read_scores(SCORING.task)
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
 
 def _read_training_metrics(folder: Path) -> None:
-    write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), TRANSLATION))
+    write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), SCORING))
 
 
 _UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"

@@ -21,7 +21,7 @@ from transformer_core.config import Average
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import UserError
-from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.scoring import read_aligned
 from transformer_core.files import read_json, sha256_of
 from transformer_core.training.checkpoint import StateDirectory, average
 

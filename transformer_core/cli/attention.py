@@ -14,10 +14,10 @@ from transformer_core.files import write_text
 
 if TYPE_CHECKING:
     from transformer_core.corpus.tokens.subword import Subword
-    from transformer_core.evaluation.attention import AttentionMaps, Kind
     from transformer_core.models.translation import TranslationModel
+    from transformer_core.pictures.attention_maps import AttentionMaps, Kind
 
-_KINDS = ("encoder", "decoder", "cross")  # As in evaluation.attention, which imports torch.
+_KINDS = ("encoder", "decoder", "cross")  # As in pictures.attention_maps, which imports numpy.
 _NUMBERS = "attention.json"
 
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
-    from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
+    from transformer_core.pictures.attention_maps import attention_picture, fonts_of
     from transformer_core.pictures.drawing import save
 
     fonts = fonts_of(maps)

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command
@@ -34,36 +33,20 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison; warn on standard error if the references look tokenised."""
-    from transformer_core.config import TREES
-    from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
-    from transformer_core.evaluation.metrics import looks_tokenised, read_aligned, unlike_outputs
+    """Print the comparison; warn on standard error if the references look tokenised or are normalised."""
+    from transformer_core.evaluation.comparison import comparison_text, side_by_side
+    from transformer_core.evaluation.scoring import read_aligned, scoring_of
+    from transformer_core.tasks import task_of
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
-    trees = arguments.ref.suffix == f".{TREES}"
-    if trees:
-        _check_trees(arguments.ref, references)
-    elif looks_tokenised(references):
-        print(f"{arguments.ref}: looks tokenised; compare these scores only with each other.", file=sys.stderr)
-    if not trees and (note := unlike_outputs(arguments.ref, references)):
-        print(note, file=sys.stderr)
-    compared = side_by_side(a, b, references, source[0] if source else None, trees)
+    scoring = scoring_of(task_of(arguments.ref.suffix[1:]))
+    for warning in scoring.check_references(arguments.ref, references, True):
+        print(warning, file=sys.stderr)
+    compared = side_by_side(scoring, a, b, references, source[0] if source else None)
     if arguments.json:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)
     else:
-        text = "\n\n".join([f"A is {arguments.a}\nB is {arguments.b}", scores_table(compared), sentences_text(compared)])
+        text = f"A is {arguments.a}\nB is {arguments.b}\n\n{comparison_text(compared)}"
     sys.stdout.buffer.write(f"{text}\n".encode(errors="surrogateescape"))  # The names of the files need not be UTF-8.
     return 0
-
-
-def _check_trees(path: Path, lines: Sequence[str]) -> None:
-    """Raise a `UserError` (exit code 65) that names the first line without a tree."""
-    from transformer_core.corpus.trees import TREE_EXAMPLE, read_tree
-    from transformer_core.errors import UserError
-
-    for number, line in enumerate(lines, start=1):
-        try:
-            read_tree(line)
-        except ValueError:
-            raise UserError(f"{path}:{number}: not one tree in brackets", TREE_EXAMPLE) from None

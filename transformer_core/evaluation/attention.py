@@ -1,15 +1,10 @@
 """Attention weights of a model for a sentence pair: the data of the paper's Figures 3 to 5."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from math import isnan
 from statistics import median_low
-from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.corpus.tokens.subword import BOS, Subword
@@ -19,60 +14,10 @@ from transformer_core.models.embeddings import Dropout
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
+from transformer_core.pictures.attention_maps import AttentionMaps, Kind
 
-Kind = Literal["encoder", "decoder", "cross"]
-
-_DECIMALS = 6
 # Numbers of pieces of a sentence, end token included: the range of lengths to choose, and the limit of a readable picture.
 FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """All attention weights for one sentence pair. Layers and heads count from 1, as in the paper.
-
-    Attributes:
-        source: the S pieces that the encoder reads, the end token last.
-        read: the T pieces that the decoder reads, the begin token first.
-        predicted: the T pieces that the decoder predicts, the end token last; `predicted[t]` is predicted from `read[:t + 1]`.
-        weights: weights of each kind that the model has, (N, H, S or T, S or T) float32; rows sum to 1.
-    """
-
-    source: list[str]
-    read: list[str]
-    predicted: list[str]
-    weights: Mapping[Kind, NDArray[np.float32]]
-
-    def rows(self, kind: Kind) -> list[str]:
-        """Return the pieces that attend; for attention to the source, those that the decoder predicts."""
-        return {"encoder": self.source, "decoder": self.read, "cross": self.predicted}[kind]
-
-    def columns(self, kind: Kind) -> list[str]:
-        """Return the pieces that are attended to."""
-        return self.read if kind == "decoder" else self.source
-
-    def layers(self, kind: Kind, chosen: Sequence[int]) -> list[int]:
-        """Return the chosen layers that a kind has: encoder and decoder may differ in their number."""
-        return [layer for layer in chosen if layer <= len(self.weights[kind])]
-
-    def of(self, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
-        """Return the weights of one head, (rows, columns)."""
-        weights: NDArray[np.float32] = self.weights[kind][layer - 1, head - 1]
-        return weights
-
-    def document(self, kinds: Sequence[Kind], layers: Sequence[int], heads: Sequence[int]) -> dict[str, Any]:
-        """Return the chosen maps as a JSON document, with weights rounded to six decimals, and null for NaN, which JSON lacks."""
-        return {
-            "source": self.source,
-            "target_read": self.read,
-            "target_predicted": self.predicted,
-            "attention": [
-                {"kind": kind, "layer": layer, "head": head, "weights": _rounded(self.of(kind, layer, head))}
-                for kind in kinds
-                for layer in self.layers(kind, layers)
-                for head in heads
-            ],
-        }
 
 
 def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
@@ -154,7 +99,3 @@ def _weights_of_energies(model: TranslationModel, source: Tensor, read: Tensor) 
     finally:
         recording.remove()
     return {"cross": torch.cat(steps, dim=1)[None]}
-
-
-def _rounded(weights: NDArray[np.float32]) -> list[list[float | None]]:
-    return [[None if isnan(weight) else round(weight, _DECIMALS) for weight in row] for row in weights.tolist()]

@@ -17,20 +17,18 @@ _LINES_LOOKED_AT = 1000
 _CHINESE_SHARE = 0.9
 
 
-def bleu_metric(references: Sequence[str], *, force: bool = False) -> BLEU:
+def bleu_metric(references: Sequence[str]) -> BLEU:
     """Return cased BLEU with the tokeniser for these references; its signature names it.
 
     sacreBLEU's default, 13a, splits at spaces and punctuation. References without spaces between words are split into characters: Chinese
-    by sacreBLEU's `zh`, others by `char`, because its tokenisers for them need dictionaries.
-
-    Args:
-        force: True turns off sacreBLEU's warning about text that looks tokenised.
+    by sacreBLEU's `zh`, others by `char`, because its tokenisers for them need dictionaries. `force` turns off its warning about text that
+    looks tokenised, which stage evaluate refuses.
     """
     if not references_lack_spaces(references):
-        return BLEU(force=force)
+        return BLEU(force=True)
     unspaced = [character for character in _sample(references) if is_unspaced(character)]
     chinese = sum(unicodedata.name(character).startswith("CJK") for character in unspaced)
-    return BLEU(tokenize="zh" if chinese > _CHINESE_SHARE * len(unspaced) else "char", force=force)
+    return BLEU(tokenize="zh" if chinese > _CHINESE_SHARE * len(unspaced) else "char", force=True)
 
 
 def ter_metric(references: Sequence[str]) -> TER:
@@ -62,10 +60,14 @@ def references_lack_spaces(references: Sequence[str]) -> bool:
     return lacks_spaces(_sample(references))
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`)."""
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: Sequence[str] | None = None) -> float:
+    """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`).
+
+    `deciding` are the references that decide on the tokens; None for `references`.
+    """
     references, _ = as_outputs(references)
-    found: float = bleu_metric(references).corpus_score(hypotheses, [references]).score
+    metric = bleu_metric(references if deciding is None else as_outputs(deciding)[0])
+    found: float = metric.corpus_score(hypotheses, [references]).score
     return found
 
 

@@ -1,20 +1,31 @@
-"""Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most."""
+"""Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most.
+
+It is rendered as a text for the terminal, as JSON, and, for two runs with their curves and settings, as one self-contained HTML file.
+"""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_core.corpus.trees import bracketed, leaves, linearised, read_tree, repaired
-from transformer_core.evaluation.bleu import as_outputs
-from transformer_core.evaluation.metrics import sentence_chrf
-from transformer_core.evaluation.parsing import compare_parsers, sentence_f1
-from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT, Comparison, compare_scores
+from transformer_core.evaluation.pages import page
+from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring
+from transformer_core.pictures.curves import BY_UPDATE, Chart, line_chart
+from transformer_core.tasks import all_tasks
 
 SHOWN = 5
 FEW_LINES = 100
 # The terminal would act on them: a carriage return hides the beginning of its line.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PERPLEXITY = "valid/perplexity"
+# Title, note and measure of each curve by its name in MLflow. One that neither run has is left out.
+CURVES = {
+    _PERPLEXITY: ("Perplexity of valid", "Lower is better. Logarithmic scale.", "perplexity"),
+    **{f"valid/{task.key}": (f"{task.score} while training", "Greedy outputs for a part of valid.", task.score) for task in all_tasks()},
+    "train/loss": BY_UPDATE["loss"],
+}
 
 
 @dataclass(frozen=True)
@@ -32,90 +43,69 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """System B compared with system A: scores, the sentences in which B gains most, and those in which it loses most.
+    """System B compared with system A: scores, the sentences in which B gains most, and those in which it loses most."""
 
-    Attributes:
-        scores: BLEU, chrF2 and TER of translations, F1 of parses.
-        method: how the p-values were computed, in words.
-        of_sentences: name of the score of a sentence, chrF2 or F1.
-    """
-
+    scoring: Scoring
     lines: int
     scores: Sequence[Comparison]
-    method: str
-    of_sentences: str
     gains: Sequence[Sentence]
     losses: Sequence[Sentence]
 
+    @property
+    def notes(self) -> Iterator[str]:
+        """What to know of the p-values: how they were computed, which score is better lower, and whether the lines are few."""
+        yield f"by {self.scoring.test}: more than chance."
+        yield from (f"A lower {score.name} is better." for score in self.scoring.scores if score.lower_is_better)
+        if self.lines < FEW_LINES:
+            yield f"With fewer than {FEW_LINES} lines a p-value says little."
+
     def document(self) -> dict[str, Any]:
         """Return the comparison as a JSON document."""
-        scores = [{**asdict(one), "significant": one.significant} for one in self.scores]
-        gains, losses = ([asdict(one) for one in some] for some in (self.gains, self.losses))
-        return {"lines": self.lines, "scores": scores, "of_sentences": self.of_sentences, "gains": gains, "losses": losses}
+        names = ("baseline", "candidate", "difference", "p_value", "signature", "significant")
+        scores = [{"metric": found.score.name} | {name: getattr(found, name) for name in names} for found in self.scores]
+        gains, losses = (list(map(asdict, sentences)) for sentences in (self.gains, self.losses))
+        return {"lines": self.lines, "scores": scores, "of_sentences": self.scoring.of_sentences, "gains": gains, "losses": losses}
 
 
 def side_by_side(
-    a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None, trees: bool = False
+    scoring: Scoring, a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
 ) -> SideBySide:
     """Score both systems and find the `SHOWN` sentences with the largest gains, and those with the largest losses.
 
-    Args:
-        trees: the outputs are those of parsers, as symbols or as trees in brackets, and the references trees in brackets.
-
     Raises:
-        ValueError: `a`, `b` and `references` differ in length or are empty, or a reference is no tree where `trees`.
+        ValueError: `a`, `b` and `references` differ in length or are empty, or a reference cannot be scored.
     """
-    if trees:
-        a, b = ([_as_symbols(line) for line in side] for side in (a, b))
-        scores, of_sentences = [compare_parsers(a, b, references)], "F1"
-        scores_a, scores_b = sentence_f1(a, references), sentence_f1(b, references)
-        method = f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
-    else:
-        scores, of_sentences, (expected, _) = compare_scores(a, b, references), "chrF2", as_outputs(references)
-        scores_a, scores_b = sentence_chrf(a, expected), sentence_chrf(b, expected)
-        method = f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. A lower TER is better."
+    a, b = (list(map(scoring.as_scored, side)) for side in (a, b))
+    scores = list(scoring.comparisons(a, b, references))
+    scores_a, scores_b = (scoring.sentence_scores(side, references) for side in (a, b))
     by_gain = sorted(range(len(references)), key=lambda index: scores_a[index] - scores_b[index])
-
-    def shown(output: str, reference: str) -> str:
-        return bracketed(repaired(output, leaves(read_tree(reference))).tree) if trees else output
 
     def sentence(index: int) -> Sentence:
         source, reference = None if sources is None else sources[index], references[index]
-        outputs = (shown(side[index], reference) for side in (a, b))
+        outputs = (scoring.as_shown(side[index], reference) for side in (a, b))
         return Sentence(index + 1, scores_a[index], scores_b[index], source, reference, *outputs)
 
     gains = [sentence(index) for index in by_gain[:SHOWN] if scores_b[index] > scores_a[index]]
     losses = [sentence(index) for index in by_gain[: -SHOWN - 1 : -1] if scores_b[index] < scores_a[index]]
-    return SideBySide(len(references), scores, method, of_sentences, gains, losses)
+    return SideBySide(scoring, len(references), scores, gains, losses)
 
 
-def scores_table(compared: SideBySide) -> str:
-    """Format the scores for a terminal, with significant differences marked."""
+def comparison_text(compared: SideBySide) -> str:
+    """Format the comparison for a terminal, with significant differences marked and control characters escaped."""
     rows = [f"{f'{compared.lines:,} lines':<16}{'A':>9}{'B':>9}{'B - A':>9}{'p-value':>10}"]
-    for one in compared.scores:
-        mark = " *" if one.significant else ""
-        rows.append(f"{one.metric:<16}{one.baseline:>9.2f}{one.candidate:>9.2f}{one.difference:>+9.2f}{one.p_value:>10.4f}{mark}")
-    rows.append(f"* p < {SIGNIFICANT} {compared.method}")
-    if compared.lines < FEW_LINES:
-        rows.append(f"With fewer than {FEW_LINES} lines a p-value says little.")
-    return "\n".join([*rows, *(f"{one.metric}: {one.signature}" for one in compared.scores)])
-
-
-def sentences_text(compared: SideBySide) -> str:
-    """Format the sentences that differ most for a terminal, with control characters escaped: a carriage return as \\r."""
-    blocks = []
+    for found in compared.scores:
+        mark = " *" if found.significant else ""
+        rows.append(
+            f"{found.score.name:<16}{found.baseline:>9.2f}{found.candidate:>9.2f}{found.difference:>+9.2f}{found.p_value:>10.4f}{mark}"
+        )
+    note, *others = compared.notes
+    rows += [f"* p < {SIGNIFICANT} {note}", *others]
+    blocks = ["\n".join([*rows, *(f"{found.score.name}: {found.signature}" for found in compared.scores)])]
+    score = compared.scoring.of_sentences
     for better, worse, sentences in (("B", "A", compared.gains), ("A", "B", compared.losses)):
-        blocks.append(f"Largest gains of {better} over {worse} by {compared.of_sentences}:{'' if sentences else ' none'}")
-        blocks += [_block(sentence, compared.of_sentences) for sentence in sentences]
+        blocks.append(f"Largest gains of {better} over {worse} by {score}:{'' if sentences else ' none'}")
+        blocks += [_block(sentence, score) for sentence in sentences]
     return "\n\n".join(blocks)
-
-
-def _as_symbols(output: str) -> str:
-    """Return a parser's output as symbols: a tree in brackets, as most parsers write it, is linearised, and any other text stays."""
-    try:
-        return linearised(read_tree(output))
-    except ValueError:
-        return output
 
 
 def _block(sentence: Sentence, score: str) -> str:
@@ -125,4 +115,54 @@ def _block(sentence: Sentence, score: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Return a text with its control characters escaped: a carriage return as \\r."""
     return _CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One of two runs.
+
+    Attributes:
+        name: its name in MLflow.
+        run_id: its id in MLflow.
+        settings: settings of training and evaluation.
+        metrics: last value of each metric.
+        curves: value by update, by the metric's name (`CURVES`).
+    """
+
+    name: str
+    run_id: str
+    settings: Mapping[str, str]
+    metrics: Mapping[str, float]
+    curves: Mapping[str, Mapping[int, float]]
+
+
+def render_comparison(a: ComparedRun, b: ComparedRun, compared: SideBySide) -> str:
+    """Return the page: curves of both trainings, significance, settings, sentences."""
+    import pandas as pd
+
+    def chart(name: str) -> Chart:
+        title, note, measure = CURVES[name]
+        both = {letter: pd.Series(run.curves.get(name, {}), dtype=float) for letter, run in (("A", a), ("B", b))}
+        return line_chart(title, note, both, measure, logarithmic=name == _PERPLEXITY)
+
+    return page(
+        "compare.html",
+        runs={"A": a, "B": b},
+        compared=compared,
+        charts=[chart(name) for name in CURVES if name in a.curves or name in b.curves],
+        settings=different(a.settings, b.settings),
+        metrics=paired(a.metrics, b.metrics),
+        significant=SIGNIFICANT,
+    )
+
+
+def paired(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object | None, object | None]]:
+    """Return name and value in both runs, in order of name; None where a run has none."""
+    return [(name, a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys())]
+
+
+def different(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object | None, object | None]]:
+    """Return those of `paired` whose values differ."""
+    return [row for row in paired(a, b) if row[1] != row[2]]

@@ -9,46 +9,51 @@ an abbreviation is not split off, even at the end of a sentence.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
-from typing import NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
+
+from transformer_core.evaluation.scoring import Score
 
 # Only English-German was scored in this way; French tokens are not split further.
 SPLIT_AT_HYPHENS = frozenset({"de"})
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 
-class MosesBleu(NamedTuple):
-    """Score in percent, and a signature of how it was computed, which differs from all of sacreBLEU's."""
-
-    score: float
-    signature: str
-
-
-def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> MosesBleu:
-    """Return the paper's tokenised BLEU of detokenised text, a sentence each.
+def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> tuple[float, str]:
+    """Return the paper's tokenised BLEU of detokenised text, a sentence each, in percent, and its signature, which is none of sacreBLEU's.
 
     `language` is a two-letter code, for example "de". Moses has abbreviations for some thirty languages; others are tokenised as English.
     """
     split = "yes" if language in SPLIT_AT_HYPHENS else "no"
-    return MosesBleu(
+    return (
         multi_bleu(moses_tokens(hypotheses, language), moses_tokens(references, language)),
         f"multi-bleu|nrefs:1|case:mixed|tok:moses-{language}|compounds-split:{split}|smooth:none|{_versions()}",
     )
 
 
-def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], language: str) -> MosesBleu:
+def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], language: str) -> tuple[float, str]:
     """Return the BLEU that papers on Multi30k report, of detokenised text; arguments as in `paper_bleu`."""
-    return MosesBleu(
+    return (
         multi_bleu(multi30k_tokens(hypotheses, language), multi30k_tokens(references, language)),
         f"multi-bleu|nrefs:1|case:lc|norm:moses-{language}|tok:moses-{language}|smooth:none|{_versions()}",
     )
 
 
-# The name of each count in texts, by its key in results/scores.json.
-COUNT_TITLES = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
-# The counts that a corpus can ask for in its catalogue entry, beside the paper's.
-CORPUS_COUNTS: dict[str, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {"multi30k-lower": multi30k_lower}
+PAPER_BLEU = Score(
+    "paper_bleu",
+    "The paper's BLEU",
+    sentence="Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
+)
+# Each score's function. A corpus can ask for all but the paper's in its catalogue entry.
+PUBLISHED: dict[Score, Callable[[Sequence[str], Sequence[str], str], tuple[float, str]]] = {
+    PAPER_BLEU: paper_bleu,
+    Score(
+        "multi30k_lower",
+        "Multi30k's lowercased BLEU",
+        sentence="For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
+        tile="Lowercased BLEU",
+    ): multi30k_lower,
+}
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:

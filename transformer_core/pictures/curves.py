@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _TEXT = 400, 265, 8  # Pixels, points.
 SHARE_SHOWN = 0.995
 MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
 # Title, note and measure of the charts of one column of updates.csv.
-_BY_UPDATE = {
+BY_UPDATE = {
     "loss": ("Training loss", "Label-smoothed cross-entropy of a target token.", "nats a token"),
     "learning_rate": ("Learning rate", "Rises during the warmup, then falls.", "rate"),
     "gradient_norm": ("Gradient", "Its mean norm since the last record. A spike marks unstable updates.", "norm"),
@@ -47,7 +47,7 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     return [
         line_chart("Perplexity", of_subword, both, "perplexity", logarithmic=True),
         line_chart(f"{score} while training", of_part, {"validation": column(validation, "score")}, score),
-        *(line_chart(title, note, {measure: column(updates, key)}, measure) for key, (title, note, measure) in _BY_UPDATE.items()),
+        *(line_chart(title, note, {measure: column(updates, key)}, measure) for key, (title, note, measure) in BY_UPDATE.items()),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -40,14 +41,6 @@ class Encodings(NamedTuple):
     side: str
     values: NDArray[np.float64]
     learned: bool
-
-
-class Products(NamedTuple):
-    """Products PE(pos) · PE(pos + k) of one position `pos` with all positions shown; `distances` are the values of k."""
-
-    position: int
-    distances: NDArray[np.int64]
-    values: NDArray[np.float64]
 
 
 def sinusoids(positions: int, d_model: int) -> Encodings:
@@ -81,19 +74,21 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
     return [sinusoids(positions, model.d_model)]
 
 
-def products(encodings: Encodings) -> list[Products]:
-    """Return the dot products of at most five positions, from the first to the last, with all positions including themselves."""
+def products(encodings: Encodings) -> dict[int, pd.Series[float]]:
+    """Return for at most five positions, from the first to the last, their dot products with all positions, by the distance k of these."""
+    import pandas as pd
+
     values = encodings.values
     chosen = dict.fromkeys((len(values) - 1) * part // 4 for part in range(5))
-    return [Products(position, np.arange(len(values)) - position, values @ values[position]) for position in chosen]
+    return {position: pd.Series(values @ values[position], np.arange(len(values)) - position) for position in chosen}
 
 
-def spread(curves: Sequence[Products]) -> float:
+def spread(curves: Mapping[int, pd.Series[float]]) -> float:
     """Return the largest difference between two curves at the same k; 0 if the product depends only on k."""
     import pandas as pd
 
-    products_at = pd.concat([pd.Series(curve.values, curve.distances) for curve in curves]).groupby(level=0)
-    return float((products_at.max() - products_at.min()).max())
+    by_distance = pd.concat(list(curves.values())).groupby(level=0)
+    return float((by_distance.max() - by_distance.min()).max())
 
 
 def position_figure(sides: Sequence[Encodings]) -> Figure:
@@ -123,11 +118,11 @@ def _draw_values(axes: Axes, encodings: Encodings) -> None:
     axes.figure.colorbar(image, ax=axes, pad=0.02).ax.tick_params(labelsize=_POINTS)
 
 
-def _draw_products(axes: Axes, encodings: Encodings, curves: Sequence[Products]) -> None:
-    for number, curve in enumerate(curves):
+def _draw_products(axes: Axes, encodings: Encodings, curves: Mapping[int, pd.Series[float]]) -> None:
+    for number, (position, curve) in enumerate(curves.items()):
         # Curves of the formula coincide, so each is drawn thinner than those beneath it; learned curves do not coincide.
         width = 1.2 if encodings.learned else 1.0 + 1.6 * (len(curves) - 1 - number)
-        axes.plot(curve.distances, curve.values, linewidth=width, label=f"pos = {curve.position}")
+        axes.plot(curve.index, curve.to_numpy(), linewidth=width, label=f"pos = {position}")
     _label(axes, _PRODUCT, encodings, "distance k")
     axes.grid(color="0.9")
     axes.legend(fontsize=_POINTS, frameon=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.config import TREES, Clean
+from transformer_core.config import Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
 from transformer_core.corpus.text import (
@@ -30,10 +30,10 @@ from transformer_core.corpus.text import (
     splits_of,
     write_pairs,
 )
-from transformer_core.corpus.trees import TREE_EXAMPLE, linearised, read_tree, words
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
+from transformer_core.tasks import Task, task_of
 
 INVALID_UTF8 = "invalid_utf8"
 LOW_SCORE = "low_score"
@@ -59,7 +59,7 @@ def clean_corpus(
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
-    Where the target is `tree`, bracketed trees become their symbols (`trees.linearised`) after all rules have been applied.
+    Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
         workers: processes; None takes one for each core, fewer for little text.
@@ -68,18 +68,19 @@ def clean_corpus(
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
-            that is not a tree over the source's words where it should be, or no training pair left.
+            that has no symbols where it should have some, or no training pair left.
     """
     held_out = [split for split in splits_of(raw, f".{source}") if split != "train"]
-    splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
+    task = task_of(target)
+    splits = {split: _repair_split(raw, folder, split, source, target, task) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (
         EvaluationSide.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}"))
         for language in (source, target)
     )
-    if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
+    if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
-    work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
+    work = _Work(settings, *paths, sources, targets, task, frozenset(tags))
     train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, rules(settings, sources, targets))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
@@ -105,13 +106,13 @@ def without_tag(source: str, tags: Collection[str]) -> str:
     return rest if first in tags else source
 
 
-def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str) -> SplitReport:
+def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str, task: Task) -> SplitReport:
     counts: Counter[str] = Counter()
     paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
     pairs = []
     for number, raw_pair in enumerate(read_pairs(*paths), start=1):
         pair = Pair(*(normalise(text, counts) for text in raw_pair))
-        pairs.append(_with_symbols(pair, paths[1], number) if target == TREES else pair)
+        pairs.append(_learnt(pair, task, paths[1], number))
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
 
@@ -173,7 +174,7 @@ class _Work:
     target_path: Path
     source: EvaluationSide
     target: EvaluationSide
-    to_symbols: bool
+    task: Task
     tags: frozenset[str]
 
     def __call__(self, chunk: Chunk) -> _Part:
@@ -192,7 +193,7 @@ class _Work:
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
-                kept.append(_with_symbols(pair, self.target_path, chunk.first + index) if self.to_symbols else pair)
+                kept.append(_learnt(pair, self.task, self.target_path, chunk.first + index))
             else:
                 part.tally.drop(rule, pair)
         part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
@@ -306,18 +307,9 @@ class _Train:
                 self._tally.show(rule, pair)
 
 
-def _with_symbols(pair: Pair[str], path: Path, number: int) -> Pair[str]:
-    """Replace the bracketed tree in line `number` of the file at `path` by its symbols.
-
-    Raises `UserError` (65): not a tree, or a tree over other words than the source's.
-    """
-    try:
-        tree = read_tree(pair.target)
-    except ValueError as error:
-        raise UserError(f"{path}:{number}: not a tree: {error}", TREE_EXAMPLE) from None
-    if words(tree) != pair.source:
-        raise UserError(f"{path}:{number}: the tree's words are not those of the source: {words(tree)!r}", "Write them alike.")
-    return Pair(pair.source, linearised(tree))
+def _learnt(pair: Pair[str], task: Task, path: Path, number: int) -> Pair[str]:
+    """Return a pair as models learn it: line `number`, its target from the file at `path`. Raises `UserError` (65) as `to_symbols`."""
+    return Pair(pair.source, task.to_symbols(pair, path, number)) if task.to_symbols else pair
 
 
 def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:

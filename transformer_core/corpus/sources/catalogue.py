@@ -9,11 +9,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from transformer_core.config import PARAMS_FILE, TREES, Alpha, Beam, DecodingPrecision
+from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.schema import Count, Language, Name, NonNegativeInt, PositiveInt, Section, combined_error, validate_document
+from transformer_core.tasks import TREES
 from transformer_core.yaml_io import read_yaml
 
 OWN_ENTRIES = Path("corpora")

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_core.compressed import open_bytes
-from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import Candidates, HeldOut, chosen, is_usable, list_file, listed_sentences, write_list
@@ -19,6 +18,7 @@ from transformer_core.corpus.text import decode_line, lacks_spaces, normalise
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 from transformer_core.schema import Language, validate_document
+from transformer_core.tasks import is_language, task_of
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
@@ -217,9 +217,9 @@ def _check_language(language: str, option: str) -> None:
     except ValidationError:
         fault = f"must be a language: letters, digits, dashes and underscores, got {language!r}"
         raise configuration_error(f"{option}: {fault}") from None
-    if language == TREES:
+    if not is_language(language):
         remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
-        raise configuration_error(f"{option}: {TREES} is not a language of text, but the target of parsing", remedy)
+        raise configuration_error(f"{option}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
 
 
 def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size:

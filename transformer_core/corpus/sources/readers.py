@@ -15,9 +15,9 @@ from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntr
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import Pair, read_lines
-from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_trees, words
+from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
+from transformer_core.tasks import TREES, task_of
 
 
 @dataclass(frozen=True)
@@ -187,20 +187,13 @@ class SourceReader:
             raise UserError(f"{self.found.folder / pattern}: no such file", self.found.entry.note)
         sums = "".join(check_sum(path, None).sha256 for path in files)
         origin = {"trees": pattern, "files": str(len(files)), "sha256": sha256(sums.encode()).hexdigest()}
-        return OpenedSource(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])
+        read_file = task_of(TREES).read_file
+        assert read_file is not None
+        return OpenedSource((Pair(*pair) for path in files for pair in read_file(path)), [origin])
 
 
 def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origin]:
     return [{**kind, "url": without_logins(url), "sha256": file.sha256} for url, file in zip(urls, fetched, strict=True)]
-
-
-def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:
-    try:
-        for _, tree in read_trees(read_lines(path)):
-            if tree is not None:
-                yield Pair(words(tree).encode(), bracketed(tree).encode())
-    except ValueError as error:
-        raise UserError(f"{path}:{error}", TREE_EXAMPLE) from None
 
 
 def located(folder: Path, name: str) -> Path:

@@ -4,9 +4,10 @@ import tracemalloc
 
 import pytest
 
-from transformer_core.corpus.trees import linearised, read_tree
-from transformer_core.evaluation.brackets import bracket_counts, corpus_f1
-from transformer_core.evaluation.parsing import compare_parsers, f1_by_group, score, sentence_f1
+from transformer_core.evaluation.comparison import ComparedRun, comparison_text, render_comparison, side_by_side
+from transformer_core.parsing.brackets import bracket_counts, corpus_f1
+from transformer_core.parsing.parse_scores import SCORING, score
+from transformer_core.parsing.trees import linearised, read_tree
 
 THIS = "(S (A (P this)) (B (Q is) (A (R a) (T test))))"
 # Of EVALB's sample (sample.gld, sample.tst, sample.rsl): the other tree and its published matched, gold and test brackets. Left out are the
@@ -79,7 +80,7 @@ def test_totals_are_those_of_evalbs_published_sample() -> None:
     """Its 17 valid sentences: the 16 pairs above and the long one; recall 87.76, precision 90.53, complete match 52.94."""
     others = [*(other for other, _ in EVALB_SAMPLE), LONG]
     scores = score([symbols_of(other) for other in others], [*map(gold_of, others[:-1]), LONG])
-    assert (round(scores.recall, 2), round(scores.precision, 2), round(scores.exact_match, 2)) == (87.76, 90.53, 52.94)
+    assert [round(scores.values[key], 2) for key in ("recall", "precision", "exact_match")] == [87.76, 90.53, 52.94]
 
 
 @pytest.mark.parametrize(("gold", "output", "counts"), BY_HAND)
@@ -91,12 +92,13 @@ def test_f1_of_all_pairs_is_that_of_the_counts_by_hand() -> None:
     golds, outputs, counts = zip(*BY_HAND, strict=True)
     gold, found, matched = (sum(numbers) for numbers in zip(*counts, strict=True))
     scores = score(outputs, golds)
-    assert scores.f1 == pytest.approx(200 * matched / (gold + found)) == pytest.approx(corpus_f1(outputs, golds))
-    assert scores.f1 == pytest.approx(2 * scores.precision * scores.recall / (scores.precision + scores.recall))
-    assert scores.f1_low < scores.f1 < scores.f1_high
+    f1, low, high, precision, recall, _ = scores.values.values()
+    assert f1 == pytest.approx(200 * matched / (gold + found)) == pytest.approx(corpus_f1(outputs, golds))
+    assert f1 == pytest.approx(2 * precision * recall / (precision + recall))
+    assert low < f1 < high
     # Of no bracket, and the one that was cut off.
-    assert scores.malformed == pytest.approx(100 * 3 / len(BY_HAND))
-    assert sentence_f1(outputs, golds)[0] == 100
+    assert scores.shares["malformed"] == pytest.approx(100 * 3 / len(BY_HAND))
+    assert SCORING.sentence_scores(outputs, golds)[0] == 100
 
 
 def test_resamples_of_many_sentences_need_little_memory() -> None:
@@ -104,28 +106,45 @@ def test_resamples_of_many_sentences_need_little_memory() -> None:
     tracemalloc.start()
     try:
         score(outputs, golds)
-        compare_parsers(outputs, outputs[1:] + outputs[:1], golds)
+        next(SCORING.comparisons(outputs, outputs[1:] + outputs[:1], golds))
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
-
-
-def test_f1_by_group_is_that_of_the_groups_sentences() -> None:
-    golds, outputs, _ = zip(*BY_HAND, strict=True)
-    (first, second) = f1_by_group({"a": [0, 1], "b": [3]}, outputs, golds)
-    assert (first.label, first.size, first.score) == ("a", 2, corpus_f1(outputs[:2], golds[:2]))
-    assert second.score == corpus_f1(outputs[3:4], golds[3:4])
 
 
 def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> None:
     golds = [DOG, GIVE, SAID] * 20
     right = ["(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP (VP XX (PRT XX )PRT (NP XX XX )NP )VP XX )S", BY_HAND[15][1]] * 20
     wrong = [output if index % 3 else "(S XX XX XX XX )S" for index, output in enumerate(right)]
-    compared = compare_parsers(wrong, right, golds)
-    assert (compared.metric, compared.candidate) == ("F1", 100)
+    compared = next(SCORING.comparisons(wrong, right, golds))
+    assert (compared.score.name, compared.candidate) == ("F1", 100)
     assert compared.difference == pytest.approx(100 - corpus_f1(wrong, golds))
     assert compared.significant
-    same = compare_parsers(right, right, golds)
+    same = next(SCORING.comparisons(right, right, golds))
     assert (same.difference, same.p_value) == (0, 1)
     one_off = [wrong[0], *right[1:]]
-    assert not compare_parsers(one_off, right, golds).significant
+    assert not next(SCORING.comparisons(one_off, right, golds)).significant
+
+
+BARKS = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
+RIGHT, FLAT = "(S (NP XX XX )NP (VP XX )VP )S", "(S XX XX XX )S"
+
+
+def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
+    compared = side_by_side(SCORING, [FLAT] * 3, [FLAT, RIGHT, FLAT], [BARKS] * 3)
+    (f1,) = compared.scores
+    assert (f1.score.name, f1.baseline, f1.candidate) == ("F1", 50.0, pytest.approx(200 * 5 / 14))
+    (gain,) = compared.gains
+    assert (gain.line, gain.score_a, gain.score_b, gain.b) == (2, 50.0, 100.0, BARKS)
+    assert "* p < 0.05 by approximate randomisation, 1,000 trials: more than chance." in comparison_text(compared)
+    html = render_comparison(*[ComparedRun("a run", "1", {}, {}, {})] * 2, compared)
+    assert BARKS in html
+    assert "<mark>" not in html  # Words would mark an opening bracket that is wrong, and never a closing one.
+    trees = ["( (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks))))", "(S (DT The) (NN dog) (VBZ barks))", ""]
+    of_trees = side_by_side(SCORING, [FLAT] * 3, trees, [BARKS] * 3)  # Trees in brackets are read as symbols.
+    assert of_trees == side_by_side(SCORING, [FLAT] * 3, [RIGHT, FLAT, ""], [BARKS] * 3)
+    assert of_trees.gains[0].score_b == 100.0
+
+
+def test_a_sentence_without_a_bracket_that_counts_is_right_if_its_tree_is() -> None:
+    assert SCORING.sentence_scores(["(TOP XX )TOP", "(NP XX )NP"], ["(TOP (UH Yes))"] * 2) == [100.0, 0.0]

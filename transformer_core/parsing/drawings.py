@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_core.corpus.trees import Tree, events
+from transformer_core.parsing.trees import Tree, events
 from transformer_core.pictures.drawing import INK, MUTED, RULE, SECOND, columns_of, new_figure
 
 if TYPE_CHECKING:

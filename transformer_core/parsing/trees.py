@@ -162,8 +162,7 @@ def _without_top(tree: Tree | None) -> Tree | None:
     return tree
 
 
-@dataclass(frozen=True)
-class Repaired:
+class Repaired(NamedTuple):
     """A tree read from symbols, and whether they had to be repaired."""
 
     tree: Tree

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.corpus.trees import TOP, Tree, events, leaves, read_tree, repaired
+from transformer_core.parsing.trees import TOP, Tree, events, leaves, read_tree, repaired
 
 _LEFT_OUT = frozenset({TOP, "-NONE-", ",", ":", "``", "''", "."})
 _EQUAL = {"PRT": "ADVP"}

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.corpus.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
+from transformer_core.parsing.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])

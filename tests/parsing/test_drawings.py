@@ -1,10 +1,10 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation.brackets import differing
+from transformer_core.parsing.brackets import differing
+from transformer_core.parsing.drawings import tree_figure
+from transformer_core.parsing.trees import leaves, read_tree, repaired
 from transformer_core.pictures.drawing import SECOND
-from transformer_core.pictures.trees import tree_figure
 
 GIVE = "(S (NP (PRP We)) (VP (VBD gave) (PRT (RP up)) (NP ($ $) (NN plan))) (. .))"
 

@@ -1,0 +1,59 @@
+"""Finished trainings, whose outputs DVC may have failed to store, and stopped ones. No part of it can change a result."""
+
+import shutil
+import sys
+from hashlib import md5
+from math import inf
+from pathlib import Path
+
+from flows.process.paths import TRAINING_METRICS
+from flows.process.repro import locked_stages
+from flows.process.runner import echo
+from transformer_core.config import Train
+from transformer_core.files import is_locked
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, state_root, stopped_trainings
+
+
+def mark_finished(settings: Train, state: Path) -> None:
+    """Note in the state that the training has ended with these settings and written its outputs."""
+    digest = md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()
+    (state / FINISHED).write_text(f"{digest} {_end(settings)}", encoding="utf-8")
+
+
+def _end(settings: Train) -> str:
+    """Return the settings that end a training."""
+    return f"{settings.updates} {settings.patience}"
+
+
+def only_outputs_are_missing(settings: Train, state: Path, first: bool) -> bool:
+    """Return whether the training has finished and its outputs were lost: the first node writes them again, and needs no other node.
+
+    DVC has failed to store them, for example on a full disk, and removes them before it runs the stage again. If it has stored them, the
+    training is forced to run again, or is to end earlier, and the first node removes the state. To a later end the training goes on.
+    """
+    finished, stored = state / FINISHED, (state / STORED).exists()
+    if not finished.exists():
+        return False
+    metrics, _, end = finished.read_text(encoding="utf-8").partition(" ")
+    same = end == _end(settings)
+    recorded = {output["path"]: output.get("md5") for output in locked_stages().get("train", {}).get("outs", [])}
+    if same and not stored and recorded.get(TRAINING_METRICS.as_posix()) != metrics:
+        return True
+    if first and (same or (stored and not _is_later(settings, end))):
+        shutil.rmtree(state)
+    return False
+
+
+def _is_later(settings: Train, end: str) -> bool:
+    """Return whether the settings end a training no earlier than those of `_end`."""
+    updates, patience = map(int, end.split())
+    return settings.updates >= updates and (settings.patience or inf) >= (patience or inf)
+
+
+def name_stopped_trainings(state: Path) -> None:
+    """Print that trainings with other settings or data were stopped: perhaps the user meant to continue one."""
+    others = [found for found in stopped_trainings(state_root()) if found.name != state.name]
+    others = [found for found in others if not is_locked(found / TRAINING_LOCK) and not (found / FINISHED).exists()]
+    if others:
+        message = f"starting from update 0; stopped trainings with other settings or data: {len(others)}, the latest is {others[0].name}"
+        echo(f"{message} (transformer-core states)", sys.stderr)

@@ -1,0 +1,170 @@
+"""How the outputs of a task are scored, compared and shown.
+
+A task's module declares its scores once (`Task.scoring` names it). The keys of scores.json and of MLflow, the table of the terminal, the
+report and the comparison of two systems follow from the declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_core.corpus.text import read_lines, unequal_sides
+from transformer_core.errors import UserError
+from transformer_core.tasks import Task, load
+
+if TYPE_CHECKING:
+    from transformer_core.evaluation.report import Report
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Score:
+    """The declaration of a score of a set of outputs, or of a share of them, in percent.
+
+    Attributes:
+        key: its key in scores.json and MLflow; the ends of its 95% interval, if it has one, are KEY_low and KEY_high.
+        name: its name in texts and over its column; of a share, what its outputs are.
+        optional: whether it is missing of some sets.
+        sentence: the report's sentence on a score for comparison with published figures, which ends with these.
+        tile: name on a tile of the report, if such a score has one.
+    """
+
+    key: str
+    name: str
+    has_interval: bool = False
+    lower_is_better: bool = False
+    optional: bool = False
+    sentence: str = ""
+    tile: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its key and those of its interval."""
+        return (self.key, f"{self.key}_low", f"{self.key}_high") if self.has_interval else (self.key,)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a set of outputs.
+
+    Attributes:
+        lines: number of outputs.
+        values: scores and ends of intervals in percent, by key; those that were not computed are missing.
+        signatures: how a score was computed, by its key. Two scores are comparable only if their signatures are equal.
+        shares: shares in percent, by key.
+        parts: what the main score was computed from, by its key in scores.json.
+    """
+
+    lines: int
+    values: Mapping[str, float]
+    signatures: Mapping[str, str]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A score of two systems on the same sentences.
+
+    Attributes:
+        baseline: score of the first system, in percent.
+        candidate: score of the second system, in percent.
+        p_value: probability of such a difference by chance; 1 if there is no difference.
+        signature: record of how the scores and the p-value were computed.
+    """
+
+    score: Score
+    baseline: float
+    candidate: float
+    p_value: float
+    signature: str
+
+    @property
+    def difference(self) -> float:
+        """Candidate minus baseline."""
+        return self.candidate - self.baseline
+
+    @property
+    def significant(self) -> bool:
+        """True if the p-value is below `SIGNIFICANT`."""
+        return self.p_value < SIGNIFICANT
+
+    @property
+    def candidate_is_better(self) -> bool:
+        """True if the candidate has the better score."""
+        return (self.difference > 0) != self.score.lower_is_better
+
+
+def _unchanged(output: str) -> str:
+    return output
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the outputs of a task are scored, compared and shown. Functions get outputs before references.
+
+    Attributes:
+        scores: the scores, the main one first; stage publish adds them to the training's run in MLflow.
+        published: scores for comparison with published figures, which have a signature in scores.json. A corpus asks for one by its key.
+        shares: shares of outputs that are wrong whatever the reference.
+        score_sets: returns the scores of each set, given outputs and references by set, the sources of test, and the manifest; `test` has
+            shares, too. Raises `ValueError`: a set is empty, or its sides differ in length.
+        main_score: returns the main score of some outputs and references, given all references.
+        sentence_scores: returns the score of each sentence, in percent; `of_sentences` is its name.
+        is_right: returns whether an output is exactly right, given its reference and its score.
+        comparisons: yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
+        check_references: yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65):
+            a line cannot be scored.
+        outputs: name of the outputs.
+        purpose: what a model does, with {source} and {target} for the languages.
+        test: how a p-value is computed.
+        package: the package whose folder `templates` has the report's template, NAME OF THE TASK.html.
+        marks_words: whether pages mark the words in which an output and its reference differ.
+        as_scored: returns an output of any program in the form that is scored.
+        as_shown: returns an output in the form that a person compares with the reference.
+        report_content: returns what the report's template needs beside the report.
+    """
+
+    task: Task
+    scores: tuple[Score, ...]
+    shares: tuple[Score, ...]
+    score_sets: Callable[[Mapping[str, tuple[Sequence[str], Sequence[str]]], Sequence[str], Mapping[str, Any]], dict[str, Scores]]
+    main_score: Callable[[Sequence[str], Sequence[str], Sequence[str]], float]
+    sentence_scores: Callable[[Sequence[str], Sequence[str]], list[float]]
+    of_sentences: str
+    is_right: Callable[[str, str, float], bool]
+    comparisons: Callable[[Sequence[str], Sequence[str], Sequence[str]], Iterator[Comparison]]
+    check_references: Callable[[Path, Sequence[str], bool], Iterator[str]]
+    outputs: str
+    purpose: str
+    test: str
+    published: tuple[Score, ...] = ()
+    package: str = "transformer_core.evaluation"
+    marks_words: bool = True
+    as_scored: Callable[[str], str] = _unchanged
+    as_shown: Callable[[str, str], str] = lambda output, _: output
+    report_content: Callable[[Report], dict[str, Any]] = lambda _: {}
+
+
+def scoring_of(task: Task) -> Scoring:
+    """Return the scoring of a task."""
+    found: Scoring = load(task.scoring)
+    return found
+
+
+def read_aligned(*paths: Path) -> list[list[str]]:
+    """Read files that correspond line by line; nothing is stripped, and lines end only at "\\n".
+
+    Raises `UserError`: a file cannot be read, is empty, or has another number of lines than the first.
+    """
+    files = [list(read_lines(path)) for path in paths]
+    for path, lines in zip(paths, files, strict=True):
+        if len(lines) != len(files[0]):
+            raise unequal_sides(path, paths[0], len(lines), len(files[0]))
+        if not lines:
+            raise UserError(f"{path}: holds no line, so there is nothing to score")
+    return files

@@ -1,0 +1,138 @@
+"""Scores of parses by labelled brackets (brackets.py), and the comparison of two parsers: references are trees, outputs symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_core.errors import UserError
+from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
+from transformer_core.evaluation.significance import RESAMPLES, SEED
+from transformer_core.parsing.brackets import bracket_counts, corpus_f1, differing, f1
+from transformer_core.parsing.task import TASK
+from transformer_core.parsing.trees import TREE_EXAMPLE, bracketed, leaves, linearised, read_tree, repaired
+
+if TYPE_CHECKING:
+    from transformer_core.evaluation.report import Report
+
+SIGNATURE = "F1|brackets:EVALB/COLLINS.prm|tags:gold|outputs:repaired"
+_CONFIDENCE = 0.95
+_F1, _PRECISION, _RECALL = Score(TASK.key, TASK.score, has_interval=True), Score("precision", "precision"), Score("recall", "recall")
+_EXACT, _MALFORMED = Score("exact_match", "exact"), Score("malformed", "repaired into a tree")
+
+
+def score(outputs: Sequence[str], golds: Sequence[str]) -> Scores:
+    """Score a model's outputs (symbols) against bracketed gold trees, line by line; F1's interval is a bootstrap's over sentences.
+
+    Raises:
+        ValueError: the two differ in length or are empty, or a gold tree is malformed.
+    """
+    counts = bracket_counts(outputs, golds)
+    if not len(counts):
+        raise ValueError("no sentence")
+    total, interval = counts.sum(0), _interval(counts)
+    gold, found, matched, equal, malformed = total.tolist()
+    values = {
+        **dict(zip(_F1.keys, (float(f1(total)), *interval), strict=True)),
+        _PRECISION.key: 100 * matched / max(found, 1),
+        _RECALL.key: 100 * matched / max(gold, 1),
+        _EXACT.key: 100 * equal / len(counts),
+    }
+    return Scores(len(counts), values, {_F1.key: SIGNATURE}, {_MALFORMED.key: 100 * malformed / len(counts)})
+
+
+def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
+    """Return F1 of each sentence, in percent; 100 where neither tree has a bracket that counts, as in a sentence of one word."""
+    counts = bracket_counts(outputs, golds)
+    scores: list[float] = np.where(counts[:, 3], 100, f1(counts)).tolist()
+    return scores
+
+
+def comparisons(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Iterator[Comparison]:
+    """Yield the comparison by F1.
+
+    The p-value is by approximate randomisation (Noreen 1989): the share of trials in which swapping the two outputs of random sentences
+    gives a difference at least as large.
+    """
+    if not len(baseline) == len(candidate) == len(golds) > 0:
+        raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
+    first, second = (bracket_counts(outputs, golds) for outputs in (baseline, candidate))
+    before, after = (float(f1(counts.sum(0))) for counts in (first, second))
+    gains, random = second - first, np.random.default_rng(SEED)
+    moved = np.array([gains[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
+    differences = f1(second.sum(0) - moved) - f1(first.sum(0) + moved)
+    # The tolerance absorbs rounding, so that equal differences compare as equal.
+    extreme = int((np.abs(differences) >= abs(after - before) - 1e-9).sum())
+    p_value = (extreme + 1) / (RESAMPLES + 1) if after != before else 1.0
+    yield Comparison(_F1, before, after, p_value, f"{SIGNATURE}|ar:{RESAMPLES}|seed:{SEED}")
+
+
+def check_references(path: Path, golds: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
+    """Raise a `UserError` (65) that names the first line without a tree; there is nothing to warn of."""
+    _ = allow_tokenised
+    for number, line in enumerate(golds, start=1):
+        try:
+            read_tree(line)
+        except ValueError:
+            raise UserError(f"{path}:{number}: not one tree in brackets", TREE_EXAMPLE) from None
+    yield from ()
+
+
+def as_symbols(output: str) -> str:
+    """Return an output as symbols: a tree in brackets, as most parsers write it, is linearised, and any other text stays."""
+    try:
+        return linearised(read_tree(output))
+    except ValueError:
+        return output
+
+
+def drawings(report: Report) -> dict[str, Any]:
+    """Return the pictures of each example's gold tree and of the model's tree, with their titles, by the example's index."""
+    from transformer_core.parsing.drawings import tree_figure
+    from transformer_core.pictures.drawing import as_image
+
+    drawn = {}
+    for example in report.examples:
+        gold = read_tree(report.references[example.index])
+        found = repaired(report.hypotheses[example.index], leaves(gold)).tree
+        pairs = {"Gold tree": (gold, found), "The model's tree": (found, gold)}
+        if example.score == 100:
+            pairs = {"Gold tree and the model's": (gold, found)}
+        figures = {title: tree_figure(tree, differing(tree, other)) for title, (tree, other) in pairs.items()}
+        drawn[example.index] = {title: as_image(figure, title) for title, figure in figures.items()}
+    return {"drawn": drawn}
+
+
+def _interval(counts: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the ends of F1's 95% percentile interval over resampled sentences."""
+    random = np.random.default_rng(SEED)
+    # One resample at a time: all of a large test set together need gigabytes.
+    drawn = np.array([counts[random.integers(len(counts), size=len(counts))].sum(0) for _ in range(RESAMPLES)])
+    low, high = np.quantile(f1(drawn), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
+    return float(low), float(high)
+
+
+SCORING = Scoring(
+    task=TASK,
+    scores=(_F1, _PRECISION, _RECALL, _EXACT),
+    shares=(_MALFORMED,),
+    score_sets=lambda sets, _sources, _manifest: {split: score(*of_set) for split, of_set in sets.items()},
+    main_score=lambda outputs, golds, _all: corpus_f1(outputs, golds),
+    sentence_scores=sentence_f1,
+    of_sentences=TASK.score,
+    is_right=lambda _output, _gold, found: found == 100,
+    comparisons=comparisons,
+    check_references=check_references,
+    outputs="trees",
+    purpose="Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md).",
+    test=f"approximate randomisation, {RESAMPLES:,} trials",
+    package="transformer_core.parsing",
+    marks_words=False,  # A gold tree and an output are written differently, and words would never mark a closing bracket.
+    as_scored=as_symbols,
+    as_shown=lambda output, gold: bracketed(repaired(output, leaves(read_tree(gold))).tree),
+    report_content=drawings,
+)

@@ -1,0 +1,88 @@
+"""The tasks that a model can learn: translation, and those in packages of their own, which are loaded when they are asked for.
+
+The target of a corpus selects the task: a language selects translation, `tree` constituency parsing. A task beside these needs a package
+and a line in `_PACKAGES`; nothing of the core imports the package.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """What corpus, settings and training need to know of a task; how its outputs are scored, `evaluation.scoring.Scoring` says.
+
+    Attributes:
+        name: name of the task.
+        score: name of its main score.
+        max_extra: number of tokens by which an output in a validation may exceed its source, as in the paper.
+        corpus_score: `MODULE:FUNCTION` of the main score in percent, given outputs and references.
+        scoring: `MODULE:NAME` of its `Scoring`.
+        read_file: yields the pairs, source and target, in a file of the task's own format.
+        to_symbols: returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None
+            if models learn the target as it is.
+        cased_because: why `bpe.lowercase` must be false; empty if it may be true.
+    """
+
+    name: str
+    score: str
+    max_extra: int
+    corpus_score: str
+    scoring: str
+    read_file: Callable[[Path], Iterator[tuple[bytes, bytes]]] | None = None
+    to_symbols: Callable[[tuple[str, str], Path, int], str] | None = None
+    cased_because: str = ""
+
+    @property
+    def key(self) -> str:
+        """The main score's key in files and in MLflow, and its name in `train.best_by`."""
+        return self.score.lower()
+
+    def score_outputs(self, outputs: Sequence[str], references: Sequence[str]) -> float:
+        """Return the main score of greedy outputs in a validation, in percent."""
+        found: float = load(self.corpus_score)(outputs, references)
+        return found
+
+    def headline(self, scores: Mapping[str, Any]) -> str:
+        """Return the main score of the test set: BLEU 86.41."""
+        return f"{self.score} {scores[self.key]:.2f}"
+
+    def run_name(self, scores: Mapping[str, Any]) -> str:
+        """Return the main score as the names of MLflow's runs begin, which its tables cut off: 86.41 BLEU."""
+        return f"{scores[self.key]:.2f} {self.score}"
+
+
+TRANSLATION = Task(
+    name="translation",
+    score="BLEU",
+    max_extra=50,  # Paper 6.1.
+    corpus_score="transformer_core.evaluation.bleu:corpus_bleu",
+    scoring="transformer_core.evaluation.metrics:SCORING",
+)
+TREES = "tree"
+# Where the task of each target that is no language is declared.
+_PACKAGES = {TREES: "transformer_core.parsing.task:TASK"}
+
+
+def task_of(target: str) -> Task:
+    """Return the task of a target."""
+    return load(_PACKAGES[target]) if target in _PACKAGES else TRANSLATION
+
+
+def all_tasks() -> list[Task]:
+    """Return all tasks, translation first."""
+    return [TRANSLATION, *map(task_of, _PACKAGES)]
+
+
+def is_language(target: str) -> bool:
+    """Return whether a target, or a source, is text in a language."""
+    return target not in _PACKAGES
+
+
+def load(name: str) -> Any:
+    """Return what `MODULE:NAME` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
