@@ -13,7 +13,7 @@ from peers import plain_torch
 from peers.job import Job, Memory, Training, Updates, train_and_report
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
-from transformer_core.export.ctranslate2 import unsupported
+from transformer_core.decoding.ctranslate2_export import unsupported
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.precision import choose_kernels, has_fast_bf16
