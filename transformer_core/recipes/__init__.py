@@ -204,7 +204,7 @@ def _row(name: str) -> CommentedMap:
 
 def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
     """Return the settings of a row of Table 3 that differ from those of another row."""
-    settings, others = ({**asdict(one.size), "label_smoothing": one.label_smoothing} for one in (row, of))
+    settings, others = ({**asdict(each.size), "label_smoothing": each.label_smoothing} for each in (row, of))
     return {key: value for key, value in settings.items() if value != others[key]}
 
 
