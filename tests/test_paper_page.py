@@ -27,7 +27,7 @@ SENTENCES = ["The dog sees an old cat.", "An old cat sees the dog.", "Der Hund s
 
 def test_the_page_has_every_row_of_table_3_with_its_figures_and_our_count() -> None:
     rows = re.findall(r"^\| `(table3/\S+)` \| (\S+) \| (\S+) \| (\d*) ?\| (\S+) \|$", TEXT, re.MULTILINE)
-    assert {name if "table3/" + name not in {row[0] for row in rows} else f"table3/{name}" for name in TABLE_3} == {row[0] for row in rows}
+    assert {f"table3/{name}" for name in TABLE_3} == {row[0] for row in rows}
     for name, perplexity, bleu, millions, ours in rows:
         row = table_3_row(name)
         assert row is not None

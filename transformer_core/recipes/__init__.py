@@ -17,7 +17,7 @@ from ruamel.yaml.comments import CommentedMap
 from transformer_core.config import Params, check_params
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
-from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
+from transformer_core.presets import TABLE_3, Table3Row
 from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
 DEFAULT = "tatoeba"
@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 def _rows() -> list[str]:
     """Return the names of the rows of Table 3, all with the prefix `table3/`."""
-    return [*TABLE_3_ALIASES, *(name for name in TABLE_3 if "/" in name)]
+    return [f"table3/{name}" for name in TABLE_3]
 
 
 def read(name: str) -> str:
@@ -186,11 +186,10 @@ def differences(name: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 def _row(name: str) -> CommentedMap:
     """Return the recipe of a row of Table 3: that of base or big with the row's preset and label smoothing, without averaging."""
-    row = table_3_row(name)
-    assert row is not None
-    start = "wmt14-en-de-big" if name == "table3/big" else "wmt14-en-de-base"
+    row, like = TABLE_3[name.removeprefix("table3/")], "big" if name == "table3/big" else "base"
+    start = f"wmt14-en-de-{like}"
     document = _document(start)
-    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[TABLE_3_ALIASES.get(name, "base")]).items())
+    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[like]).items())
     document.yaml_set_start_comment(
         f"Row {name.removeprefix('table3/')} of the paper's Table 3{changed and f' ({changed})'}: PPL {row.perplexity:.2f} and "
         f"BLEU {row.bleu} on newstest2013.\nOne checkpoint, not averaged; else as {start}."
