@@ -117,6 +117,7 @@ TABLE_3 = {
 
 ARCHITECTURES = {
     "transformer": Architecture(
+        size=TransformerSize,
         presets={
             "base": BASE,
             "big": BIG,
@@ -130,8 +131,3 @@ ARCHITECTURES = {
         model="transformer_core.models.transformer:Transformer",
     )
 }
-
-
-def table_3_row(preset: str) -> Table3Row | None:
-    """Return the row of the paper's Table 3 that a preset is; None for other presets."""
-    return TABLE_3.get(preset.removeprefix("table3/"))

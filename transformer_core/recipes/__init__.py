@@ -23,6 +23,7 @@ from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
+_ROWS = [f"table3/{name}" for name in TABLE_3]
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
@@ -61,12 +62,7 @@ def names() -> list[str]:
     """Return the names of all recipes, sorted: those with a file, one for each row of the paper's Table 3, one for each baseline."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
-    return sorted([*packaged, *_rows(), *BASELINES])
-
-
-def _rows() -> list[str]:
-    """Return the names of the rows of Table 3, all with the prefix `table3/`."""
-    return [f"table3/{name}" for name in TABLE_3]
+    return sorted([*packaged, *_ROWS, *BASELINES])
 
 
 def read(name: str) -> str:
@@ -144,7 +140,7 @@ def _document(name: str) -> CommentedMap:
     if name not in names():
         remedy = did_you_mean(name, names(), f"Recipes: {', '.join(names())}.", most=1)
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
-    if name in _rows():
+    if name in _ROWS:
         return _row(name)
     return _baseline(name) if name in BASELINES else deepcopy(_packaged(name))
 
