@@ -15,7 +15,7 @@ from tests.clone import ROOT, Clone, tiny_clone
 from tests.models.on_disk import write_model
 from transformer_core.cli import main
 from transformer_core.models.architectures import build, parameters_by_part
-from transformer_core.presets import TABLE_3, TransformerSize, table_3_row
+from transformer_core.presets import TABLE_3, TransformerSize
 
 TEXT = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
 # A command, and the duration in brackets behind it, if there is one.
@@ -27,10 +27,9 @@ SENTENCES = ["The dog sees an old cat.", "An old cat sees the dog.", "Der Hund s
 
 def test_the_page_has_every_row_of_table_3_with_its_figures_and_our_count() -> None:
     rows = re.findall(r"^\| `(table3/\S+)` \| (\S+) \| (\S+) \| (\d*) ?\| (\S+) \|$", TEXT, re.MULTILINE)
-    assert {name if "table3/" + name not in {row[0] for row in rows} else f"table3/{name}" for name in TABLE_3} == {row[0] for row in rows}
+    assert {f"table3/{name}" for name in TABLE_3} == {row[0] for row in rows}
     for name, perplexity, bleu, millions, ours in rows:
-        row = table_3_row(name)
-        assert row is not None
+        row = TABLE_3[name.removeprefix("table3/")]
         assert (float(perplexity), float(bleu), int(millions) if millions else None) == (row.perplexity, row.bleu, row.millions)
         assert ours == f"{sum(parameters_by_part(row.size, row.vocab_size).values()) / 1e6:.1f}"
 

@@ -90,37 +90,37 @@ class Table3Row:
     vocab_size: int = 41_100
 
 
+# By the name of the row. Each is a preset, as `table3/base`.
 TABLE_3 = {
     "base": Table3Row(BASE, 4.92, 25.8, 65),
-    "table3/A-h1": Table3Row(replace(BASE, heads=1, d_k=512, d_v=512), 5.29, 24.9),
-    "table3/A-h4": Table3Row(replace(BASE, heads=4, d_k=128, d_v=128), 5.00, 25.5),
-    "table3/A-h16": Table3Row(replace(BASE, heads=16, d_k=32, d_v=32), 4.91, 25.8),
-    "table3/A-h32": Table3Row(replace(BASE, heads=32, d_k=16, d_v=16), 5.01, 25.4),
-    "table3/B-dk16": Table3Row(replace(BASE, d_k=16), 5.16, 25.1, 58),
-    "table3/B-dk32": Table3Row(replace(BASE, d_k=32), 5.01, 25.4, 60),
-    "table3/C-N2": Table3Row(replace(BASE, layers=2), 6.11, 23.7, 36),
-    "table3/C-N4": Table3Row(replace(BASE, layers=4), 5.19, 25.3, 50),
-    "table3/C-N8": Table3Row(replace(BASE, layers=8), 4.88, 25.5, 80),
-    "table3/C-dmodel256": Table3Row(replace(BASE, d_model=256, d_k=32, d_v=32), 5.75, 24.5, 28),
-    "table3/C-dmodel1024": Table3Row(replace(BASE, d_model=1024, d_k=128, d_v=128), 4.66, 26.0, 168),
-    "table3/C-dff1024": Table3Row(replace(BASE, d_ff=1024), 5.12, 25.4, 53),
-    "table3/C-dff4096": Table3Row(replace(BASE, d_ff=4096), 4.75, 26.2, 90),
-    "table3/D-dropout0.0": Table3Row(replace(BASE, dropout=0.0), 5.77, 24.6),
-    "table3/D-dropout0.2": Table3Row(replace(BASE, dropout=0.2), 4.95, 25.5),
-    "table3/D-smoothing0.0": Table3Row(BASE, 4.67, 25.3, label_smoothing=0.0),
-    "table3/D-smoothing0.2": Table3Row(BASE, 5.47, 25.7, label_smoothing=0.2),
-    "table3/E-learned": Table3Row(replace(BASE, positions="learned"), 4.92, 25.7),
+    "A-h1": Table3Row(replace(BASE, heads=1, d_k=512, d_v=512), 5.29, 24.9),
+    "A-h4": Table3Row(replace(BASE, heads=4, d_k=128, d_v=128), 5.00, 25.5),
+    "A-h16": Table3Row(replace(BASE, heads=16, d_k=32, d_v=32), 4.91, 25.8),
+    "A-h32": Table3Row(replace(BASE, heads=32, d_k=16, d_v=16), 5.01, 25.4),
+    "B-dk16": Table3Row(replace(BASE, d_k=16), 5.16, 25.1, 58),
+    "B-dk32": Table3Row(replace(BASE, d_k=32), 5.01, 25.4, 60),
+    "C-N2": Table3Row(replace(BASE, layers=2), 6.11, 23.7, 36),
+    "C-N4": Table3Row(replace(BASE, layers=4), 5.19, 25.3, 50),
+    "C-N8": Table3Row(replace(BASE, layers=8), 4.88, 25.5, 80),
+    "C-dmodel256": Table3Row(replace(BASE, d_model=256, d_k=32, d_v=32), 5.75, 24.5, 28),
+    "C-dmodel1024": Table3Row(replace(BASE, d_model=1024, d_k=128, d_v=128), 4.66, 26.0, 168),
+    "C-dff1024": Table3Row(replace(BASE, d_ff=1024), 5.12, 25.4, 53),
+    "C-dff4096": Table3Row(replace(BASE, d_ff=4096), 4.75, 26.2, 90),
+    "D-dropout0.0": Table3Row(replace(BASE, dropout=0.0), 5.77, 24.6),
+    "D-dropout0.2": Table3Row(replace(BASE, dropout=0.2), 4.95, 25.5),
+    "D-smoothing0.0": Table3Row(BASE, 4.67, 25.3, label_smoothing=0.0),
+    "D-smoothing0.2": Table3Row(BASE, 5.47, 25.7, label_smoothing=0.2),
+    "E-learned": Table3Row(replace(BASE, positions="learned"), 4.92, 25.7),
     "big": Table3Row(BIG, 4.33, 26.4, 213, updates=300_000, vocab_size=36_000),
 }
 
-# The presets base and big can also be named with the prefix of the other rows.
-TABLE_3_ALIASES = {"table3/base": "base", "table3/big": "big"}
-
 ARCHITECTURES = {
     "transformer": Architecture(
+        size=TransformerSize,
         presets={
-            **{name: row.size for name, row in TABLE_3.items()},
-            **{alias: TABLE_3[name].size for alias, name in TABLE_3_ALIASES.items()},
+            "base": BASE,
+            "big": BIG,
+            **{f"table3/{name}": row.size for name, row in TABLE_3.items()},
             "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
             # For fast translation on a CPU: the sizes of student models that learn from a larger one (Kim and Rush 2016).
             "student-base": replace(BASE, decoder_layers=2),
@@ -130,8 +130,3 @@ ARCHITECTURES = {
         model="transformer_core.models.transformer:Transformer",
     )
 }
-
-
-def table_3_row(preset: str) -> Table3Row | None:
-    """Return the row of the paper's Table 3 that a preset is; None for other presets."""
-    return TABLE_3.get(TABLE_3_ALIASES.get(preset, preset))

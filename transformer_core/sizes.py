@@ -62,15 +62,11 @@ class ModelSize:
 
 
 class Architecture(NamedTuple):
-    """The presets of an architecture by name, and "module:name" of what makes its model from sizes and the size of the vocabulary."""
+    """The class of an architecture's sizes, its presets by name, and "module:name" of what makes a model of sizes and vocabulary size."""
 
+    size: type[ModelSize]
     presets: Mapping[str, ModelSize]
     model: str
-
-    @property
-    def size(self) -> type[ModelSize]:
-        """The class of its sizes."""
-        return type(next(iter(self.presets.values())))
 
 
 @cache

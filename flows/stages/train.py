@@ -179,9 +179,9 @@ def _new_model(params: Params) -> TranslationModel:
     if config.vocabulary.hash != meta.vocabulary_hash:
         fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}"
         raise configuration_error(f"{PARAMS_FILE}: train.init_from: {fault}", "Name the same model in bpe.init_from.")
-    given, wanted = (asdict(model_size.effective()) for model_size in (config.model, size))
-    if given != wanted:
-        different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
+    found, wanted = (asdict(sizes.effective()) for sizes in (config.model, size))
+    if found != wanted:
+        different = ", ".join(f"{key} {found[key]} instead of {value}" for key, value in wanted.items() if found.get(key, value) != value)
         fault = f"{PARAMS_FILE}: train.init_from: {directory} has other sizes than section model"
         raise configuration_error(fault, f"It has {different}.")
     tuned = build(size, meta.vocab_size)

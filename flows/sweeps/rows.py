@@ -54,9 +54,9 @@ def table3_rows(scale: int) -> list[Row]:
     All are decoded by PyTorch, because CTranslate2 lacks the rows whose d_k differs from d_v.
     """
     rows = []
-    for preset, row in TABLE_3.items():
+    for name, row in TABLE_3.items():
         overrides = {"train.label_smoothing": row.label_smoothing, "average.of": "last", "average.count": 1, "decode.engine": "torch"}
-        rows.append(Row(preset.removeprefix("table3/"), {"model": _scaled({"preset": preset}, row.size, scale)}, overrides))
+        rows.append(Row(name, {"model": _scaled({"preset": f"table3/{name}"}, row.size, scale)}, overrides))
     return rows
 
 

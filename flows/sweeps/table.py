@@ -65,7 +65,7 @@ def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     import pandas as pd
 
     paper = pd.DataFrame(
-        {"row": key.removeprefix("table3/"), "paper_parameters": row.millions, "paper_perplexity": row.perplexity, "paper_bleu": row.bleu}
+        {"row": key, "paper_parameters": row.millions, "paper_perplexity": row.perplexity, "paper_bleu": row.bleu}
         for key, row in TABLE_3.items()
     )
     return table.merge(paper, on="row", how="left")

@@ -16,6 +16,9 @@ from transformer_core.sizes import ModelSize
 
 VOCAB = 23
 PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+RECURRENT = RecurrentSize(layers=2, d_model=16, dropout=0.1)
+LUONG = replace(RECURRENT, decoder="luong", attention="dot", bidirectional=False)
+CONVOLUTIONAL = ConvolutionalSize(layers=3, d_model=16, dropout=0.1)
 SIZES: dict[str, ModelSize] = {
     "transformer": PAPER,
     "pre-norm": replace(PAPER, norm="pre"),
@@ -24,24 +27,18 @@ SIZES: dict[str, ModelSize] = {
     "decoder-only tying": replace(PAPER, tied="decoder"),
     "unequal depths": replace(PAPER, encoder_layers=3, decoder_layers=1),
     "no tying": replace(PAPER, tied="none"),
-    "lstm without attention": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="none"),
-    "lstm, additive": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="additive"),
-    "gru, dot": RecurrentSize(layers=1, d_model=16, dropout=0.1, cell="gru", attention="dot"),
-    "lstm, one direction, reversed": RecurrentSize(
-        layers=2, d_model=16, dropout=0.1, attention="none", bidirectional=False, reverse_source=True
-    ),
-    "lstm, additive, reversed": RecurrentSize(layers=1, d_model=16, dropout=0.1, reverse_source=True),
-    "cho": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="cho", cell="gru", attention="none", bidirectional=False),
-    "bahdanau": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="bahdanau", cell="gru"),
-    "luong": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="luong", attention="dot", bidirectional=False),
-    "luong, reversed": RecurrentSize(
-        layers=1, d_model=16, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True
-    ),
-    "convolutional": ConvolutionalSize(layers=3, d_model=16, dropout=0.1),
-    "convolutional, kernel 1": ConvolutionalSize(layers=2, d_model=16, dropout=0.1, kernel=1),
-    "convolutional, of several widths": ConvolutionalSize(
-        layers=4, d_model=16, dropout=0.1, convolutions=((12, 3, 2), (20, 5, 1), (24, 1, 1))
-    ),
+    "lstm without attention": replace(RECURRENT, attention="none"),
+    "lstm, additive": RECURRENT,
+    "gru, dot": replace(RECURRENT, layers=1, cell="gru", attention="dot"),
+    "lstm, one direction, reversed": replace(RECURRENT, attention="none", bidirectional=False, reverse_source=True),
+    "lstm, additive, reversed": replace(RECURRENT, layers=1, reverse_source=True),
+    "cho": replace(RECURRENT, decoder="cho", cell="gru", attention="none", bidirectional=False),
+    "bahdanau": replace(RECURRENT, decoder="bahdanau", cell="gru"),
+    "luong": LUONG,
+    "luong, reversed": replace(LUONG, layers=1, reverse_source=True),
+    "convolutional": CONVOLUTIONAL,
+    "convolutional, kernel 1": replace(CONVOLUTIONAL, layers=2, kernel=1),
+    "convolutional, of several widths": replace(CONVOLUTIONAL, layers=4, convolutions=((12, 3, 2), (20, 5, 1), (24, 1, 1))),
 }
 
 

@@ -40,37 +40,14 @@ def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(
                 energies.append(before[0] @ position)
         context = torch.stack(energies).softmax(dim=0) @ memory
         read = torch.cat((model.embedding.weight[7] * math.sqrt(8), context))
-        after, _ = lstm(model.decoder[0], read, before[0], cell[0])
-        combined = torch.tanh(linear(model.combine, torch.cat((after, context))))
+        after, _ = model.decoder[0](read, (before[0], cell[0]))
+        combined = torch.tanh(model.combine(torch.cat((after, context))))
         assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
 
 
-def gru(cell: torch.nn.Module, x: Tensor, before: Tensor) -> Tensor:
-    """PyTorch's gated recurrent unit of one row, written out."""
-    weights = dict(cell.named_parameters())
-    of_x = (weights["weight_ih"] @ x + weights["bias_ih"]).chunk(3)
-    of_state = (weights["weight_hh"] @ before + weights["bias_hh"]).chunk(3)
-    reset, update = (of_x[0] + of_state[0]).sigmoid(), (of_x[1] + of_state[1]).sigmoid()
-    return (1 - update) * (of_x[2] + reset * of_state[2]).tanh() + update * before
-
-
-def lstm(cell: torch.nn.Module, x: Tensor, before: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's LSTM cell of one row, written out."""
-    weights = dict(cell.named_parameters())
-    gates = weights["weight_ih"] @ x + weights["bias_ih"] + weights["weight_hh"] @ before + weights["bias_hh"]
-    enter, forget, new, leave = gates.chunk(4)
-    memory = forget.sigmoid() * memory + enter.sigmoid() * new.tanh()
-    return leave.sigmoid() * memory.tanh(), memory
-
-
 def maxout(layer: torch.nn.Module, *read: Tensor) -> Tensor:
-    pairs = linear(layer, torch.cat(read))
+    pairs = layer(torch.cat(read))
     return torch.stack([torch.maximum(pairs[2 * row], pairs[2 * row + 1]) for row in range(len(pairs) // 2)])
-
-
-def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
-    weights = dict(layer.named_parameters())
-    return weights["weight"] @ x + weights["bias"]
 
 
 def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
@@ -79,7 +56,7 @@ def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
     with torch.no_grad():
         state = model.start(source, source > 0)
         memory = state.memory[0]  # A row is the forward state, then the backward state, of half the width each.
-        s = torch.tanh(linear(model.initial[0], memory[0, 4:]))
+        s = torch.tanh(model.initial[0](memory[0, 4:]))
         for token in (7, 9):
             energies = [
                 model.attention.energy.weight[0] @ torch.tanh(model.attention.of_state.weight @ s + model.attention.of_memory.weight @ h)
@@ -88,7 +65,7 @@ def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
             context = torch.stack(energies).softmax(dim=0) @ memory
             embedded = model.embedding.weight[token] * math.sqrt(8)
             wanted = model.embedding.weight @ maxout(model.combine, s, embedded, context)
-            s = gru(model.decoder[0], torch.cat((embedded, context)), s)
+            s = model.decoder[0](torch.cat((embedded, context)), s)
             assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
 
 
@@ -103,9 +80,9 @@ def test_two_steps_of_luongs_decoder_attend_with_the_new_state_and_feed_the_atte
         assert torch.equal(first, memory[-1])
         h, attentional = first, torch.zeros(8, dtype=torch.float64)
         for token in (7, 9):
-            h, cell = lstm(model.decoder[0], torch.cat((model.embedding.weight[token] * math.sqrt(8), attentional)), h, cell)
+            h, cell = model.decoder[0](torch.cat((model.embedding.weight[token] * math.sqrt(8), attentional)), (h, cell))
             context = (memory @ h).softmax(dim=0) @ memory
-            attentional = torch.tanh(linear(model.combine, torch.cat((context, h))))
+            attentional = torch.tanh(model.combine(torch.cat((context, h))))
             assert torch.allclose(model.step(torch.tensor([token]), state)[0], model.embedding.weight @ attentional, atol=1e-12)
 
 
@@ -118,13 +95,13 @@ def test_two_steps_of_chos_decoder_read_the_fixed_vector_each_time() -> None:
         encoder = torch.nn.GRUCell(8, 8).double()
         encoder.load_state_dict({name.removesuffix("_l0"): value for name, value in model.encoder.state_dict().items()})
         for token in source[0]:
-            h = gru(encoder, model.embedding.weight[token] * math.sqrt(8), h)
-        context = torch.tanh(linear(model.summary, h))
-        h = torch.tanh(linear(model.initial[0], context))
+            h = encoder(model.embedding.weight[token] * math.sqrt(8), h)
+        context = torch.tanh(model.summary(h))
+        h = torch.tanh(model.initial[0](context))
         state = model.start(source, source > 0)
         for token in (7, 9):
             embedded = model.embedding.weight[token] * math.sqrt(8)
-            h = gru(model.decoder[0], torch.cat((embedded, context)), h)
+            h = model.decoder[0](torch.cat((embedded, context)), h)
             wanted = model.embedding.weight @ maxout(model.combine, h, embedded, context)
             assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
 

@@ -149,7 +149,7 @@ def test_table_3_parameter_counts_round_to_the_papers() -> None:
     base = {"base": 65.1, "B-dk16": 58.1, "B-dk32": 60.4, "C-N2": 35.7, "C-N4": 50.4, "C-N8": 79.8, "C-dmodel256": 27.9}
     wide = {"C-dmodel1024": 168.0, "C-dff1024": 52.5, "C-dff4096": 90.3, "big": 213.1}
     for name, ours in (base | wide).items():
-        row = TABLE_3.get(name) or TABLE_3[f"table3/{name}"]
+        row = TABLE_3[name]
         counted = millions(row.size, row.vocab_size)
         assert counted == pytest.approx(ours, abs=0.06), name
         assert round(counted) == row.millions, name
@@ -160,12 +160,12 @@ def test_table_3_each_row_changes_what_it_says() -> None:
         size = TABLE_3[row].size
         return {field.name: getattr(size, field.name) for field in fields(size) if getattr(size, field.name) != getattr(BASE, field.name)}
 
-    assert changes("table3/A-h1") == {"heads": 1, "d_k": 512, "d_v": 512}
-    assert changes("table3/A-h32") == {"heads": 32, "d_k": 16, "d_v": 16}
-    assert changes("table3/C-dmodel1024") == {"d_model": 1024, "d_k": 128, "d_v": 128}
-    assert changes("table3/E-learned") == {"positions": "learned"}
+    assert changes("A-h1") == {"heads": 1, "d_k": 512, "d_v": 512}
+    assert changes("A-h32") == {"heads": 32, "d_k": 16, "d_v": 16}
+    assert changes("C-dmodel1024") == {"d_model": 1024, "d_k": 128, "d_v": 128}
+    assert changes("E-learned") == {"positions": "learned"}
     assert changes("big") == {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3}
-    assert TABLE_3["table3/D-smoothing0.2"].label_smoothing == 0.2
+    assert TABLE_3["D-smoothing0.2"].label_smoothing == 0.2
     assert TABLE_3["big"].updates == 300_000
     assert len(TABLE_3) == 20
 

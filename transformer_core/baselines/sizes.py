@@ -110,6 +110,6 @@ _CONVOLUTIONAL = {
     "fconv-wmt-en-de": ConvolutionalSize(layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))),
 }
 ARCHITECTURES = {
-    "recurrent": Architecture(_RECURRENT, "transformer_core.baselines.recurrent:recurrent_model"),
-    "convolutional": Architecture(_CONVOLUTIONAL, "transformer_core.baselines.convolutional:Convolutional"),
+    "recurrent": Architecture(RecurrentSize, _RECURRENT, "transformer_core.baselines.recurrent:recurrent_model"),
+    "convolutional": Architecture(ConvolutionalSize, _CONVOLUTIONAL, "transformer_core.baselines.convolutional:Convolutional"),
 }

@@ -117,7 +117,7 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 def run_info(arguments: argparse.Namespace) -> int:
     """Print sizes, parameters by part and costs."""
     from transformer_core.models.architectures import cost_of_training, parameters_by_part
-    from transformer_core.presets import table_3_row
+    from transformer_core.presets import TABLE_3
 
     model, size, vocab_size = _chosen_model(arguments)
     parts = parameters_by_part(size, vocab_size)
@@ -139,7 +139,7 @@ def run_info(arguments: argparse.Namespace) -> int:
     print(f"preset {model.preset}, {vocab_size:,} subwords: {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
-    row = table_3_row(model.preset)
+    row = TABLE_3.get(model.preset.removeprefix("table3/"))
     if row is not None and row.size == size and row.millions is not None:
         ours = sum(parameters_by_part(size, row.vocab_size).values()) / 1e6
         print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters; ours with {row.vocab_size:,} subwords: {ours:.1f}")
@@ -160,12 +160,8 @@ def run_estimate(arguments: argparse.Namespace) -> int:
 
     params = load_params()
     model, size, vocab_size = _chosen_model(arguments)
-    train = params.train.model_copy(
-        update={
-            "updates": arguments.updates or params.train.updates,
-            "tokens_per_update": arguments.tokens_per_update or params.train.tokens_per_update,
-        }
-    )
+    options = {"updates": arguments.updates, "tokens_per_update": arguments.tokens_per_update}
+    train = params.train.model_copy(update={key: value for key, value in options.items() if value})
     if train.warning:
         print(train.warning, file=sys.stderr)
     most = min(train.tokens_per_update, train.tokens_per_microbatch)

@@ -17,12 +17,13 @@ from ruamel.yaml.comments import CommentedMap
 from transformer_core.config import Params, check_params
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
-from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
+from transformer_core.presets import TABLE_3, Table3Row
 from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
 DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
+_ROWS = [f"table3/{name}" for name in TABLE_3]
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
@@ -61,12 +62,7 @@ def names() -> list[str]:
     """Return the names of all recipes, sorted: those with a file, one for each row of the paper's Table 3, one for each baseline."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
-    return sorted([*packaged, *_rows(), *BASELINES])
-
-
-def _rows() -> list[str]:
-    """Return the names of the rows of Table 3, all with the prefix `table3/`."""
-    return [*TABLE_3_ALIASES, *(name for name in TABLE_3 if "/" in name)]
+    return sorted([*packaged, *_ROWS, *BASELINES])
 
 
 def read(name: str) -> str:
@@ -144,7 +140,7 @@ def _document(name: str) -> CommentedMap:
     if name not in names():
         remedy = did_you_mean(name, names(), f"Recipes: {', '.join(names())}.", most=1)
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
-    if name in _rows():
+    if name in _ROWS:
         return _row(name)
     return _baseline(name) if name in BASELINES else deepcopy(_packaged(name))
 
@@ -186,11 +182,10 @@ def differences(name: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 def _row(name: str) -> CommentedMap:
     """Return the recipe of a row of Table 3: that of base or big with the row's preset and label smoothing, without averaging."""
-    row = table_3_row(name)
-    assert row is not None
-    start = "wmt14-en-de-big" if name == "table3/big" else "wmt14-en-de-base"
+    row, like = TABLE_3[name.removeprefix("table3/")], "big" if name == "table3/big" else "base"
+    start = f"wmt14-en-de-{like}"
     document = _document(start)
-    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[TABLE_3_ALIASES.get(name, "base")]).items())
+    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[like]).items())
     document.yaml_set_start_comment(
         f"Row {name.removeprefix('table3/')} of the paper's Table 3{changed and f' ({changed})'}: PPL {row.perplexity:.2f} and "
         f"BLEU {row.bleu} on newstest2013.\nOne checkpoint, not averaged; else as {start}."
@@ -204,7 +199,7 @@ def _row(name: str) -> CommentedMap:
 
 def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
     """Return the settings of a row of Table 3 that differ from those of another row."""
-    settings, others = ({**asdict(one.size), "label_smoothing": one.label_smoothing} for one in (row, of))
+    settings, others = ({**asdict(each.size), "label_smoothing": each.label_smoothing} for each in (row, of))
     return {key: value for key, value in settings.items() if value != others[key]}
 
 
