@@ -19,7 +19,7 @@ from flows.record.documents import read_manifest
 from flows.record.finished import mark_finished, name_stopped_trainings, only_outputs_are_missing
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested
+from transformer_core.config import MEASURES, MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -180,9 +180,9 @@ def _new_model(params: Params) -> TranslationModel:
     if config.vocabulary.hash != meta.vocabulary_hash:
         fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}"
         raise configuration_error(f"{PARAMS_FILE}: train.init_from: {fault}", "Name the same model in bpe.init_from.")
-    given, wanted = (asdict(_effective(one)) for one in (config.model, size))
-    if given != wanted:
-        different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
+    found, wanted = (asdict(_effective(sizes)) for sizes in (config.model, size))
+    if found != wanted:
+        different = ", ".join(f"{key} {found[key]} instead of {value}" for key, value in wanted.items() if found.get(key, value) != value)
         fault = f"{PARAMS_FILE}: train.init_from: {directory} has other sizes than section model"
         raise configuration_error(fault, f"It has {different}.")
     tuned = build(size, meta.vocab_size)
@@ -243,7 +243,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
             "updates": progress.update,
             "epochs": progress.epoch + 1,
             "parameters": parameters,
-            **{f"valid_{name}": last[name] for name in ("nll", "perplexity", "accuracy")},
+            **{f"valid_{name}": last[name] for name in MEASURES},
             f"valid_{params.download.task.key}": last[paths.VALIDATION_SCORE],
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),
