@@ -183,14 +183,6 @@ def _shown(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write the page. Raises `UserError` (78) if it cannot be written."""
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise configuration_error(f"--html: {path} cannot be written ({error.strerror})") from None
-
-
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
@@ -214,7 +206,11 @@ def main(arguments: list[str] | None = None) -> int:
     settings = table_of("setting", changed) if changed else "The settings are the same."
     parts = [heading, settings, table_of("metric", paired(first.metrics, second.metrics)), comparison_text(compared)]
     if chosen.html:
-        write_page(chosen.html, render_comparison(first, second, compared))
+        page = render_comparison(first, second, compared)
+        try:
+            write_text(chosen.html, page)
+        except OSError as error:
+            raise configuration_error(f"--html: {chosen.html} cannot be written ({error.strerror})") from None
         parts.append(f"Page: {chosen.html}")
     sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE

@@ -9,7 +9,7 @@ from flows.record.documents import read_output
 from flows.record.tasks import read_scores, score_table, task_scored
 from transformer_core.cli.arguments import Parser
 from transformer_core.corpus.text import normalise, read_lines
-from transformer_core.tasks import TRANSLATION
+from transformer_core.evaluation.scoring import scoring_of
 
 EXAMPLES = 3
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parser(prog="python -m flows.scores", description="Print the scores of the last run.").parse_args(arguments)
     scores = read_scores()
     print(score_table(scores))
-    if task_scored(scores) is TRANSLATION:
+    if scoring_of(task_scored(scores)).marks_words:  # Words alone show how an output and its reference differ.
         print(*examples(), sep="\n")
     return 0
 

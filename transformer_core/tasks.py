@@ -4,7 +4,7 @@ The target of a corpus selects the task: a language selects translation, `tree` 
 and a line in `_PACKAGES`; nothing of the core imports the package.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,11 +40,6 @@ class Task:
     def key(self) -> str:
         """The main score's key in files and in MLflow, and its name in `train.best_by`."""
         return self.score.lower()
-
-    def score_outputs(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Return the main score of greedy outputs in a validation, in percent."""
-        found: float = load(self.corpus_score)(outputs, references)
-        return found
 
     def headline(self, scores: Mapping[str, Any]) -> str:
         """Return the main score of the test set: BLEU 86.41."""

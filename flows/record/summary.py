@@ -32,7 +32,7 @@ def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "
     """Return a row for each stage, in order: result, seconds, megabytes of outputs in dvc.lock, and the cost if there is a price."""
     import pandas as pd
 
-    table = pd.DataFrame([asdict(one) for one in outcomes.values()])
+    table = pd.DataFrame([asdict(outcome) for outcome in outcomes.values()])
     sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) for name, stage in locked_stages().items()}
     table["megabytes"] = [sizes.get(stage, 0) / 1e6 for stage in table["stage"]]
     columns = ["stage", "done", "seconds", "megabytes"]

@@ -19,7 +19,7 @@ from flows.record.documents import read_manifest
 from flows.record.finished import mark_finished, name_stopped_trainings, only_outputs_are_missing
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested, resolve
+from transformer_core.config import MEASURES, MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested, resolve
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -231,7 +231,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
             "updates": progress.update,
             "epochs": progress.epoch + 1,
             "parameters": parameters,
-            **{f"valid_{name}": last[name] for name in ("nll", "perplexity", "accuracy")},
+            **{f"valid_{name}": last[name] for name in MEASURES},
             f"valid_{params.download.task.key}": last[paths.VALIDATION_SCORE],
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),

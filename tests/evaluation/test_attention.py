@@ -9,9 +9,8 @@ import torch
 
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT
-from tests.refusals import refused
 from transformer_core.baselines.recurrent import Recurrent
-from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
+from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import attention_maps
 from transformer_core.models.architectures import build
@@ -71,16 +70,6 @@ def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize
     assert not maps.weights["decoder"][:, :, ahead].any()
 
 
-def test_pieces_say_what_is_read_and_what_is_predicted(subword: Subword) -> None:
-    maps = maps_of(SIZE, subword)
-    assert "".join(maps.source) == "▁the▁dog▁sees▁a▁cat</s>"
-    assert "".join(maps.read) == "<s>▁der▁Hund▁sieht▁eine▁Katze"
-    assert "".join(maps.predicted) == "▁der▁Hund▁sieht▁eine▁Katze</s>"
-    assert (maps.rows("cross"), maps.columns("cross")) == (maps.predicted, maps.source)
-    assert (maps.rows("decoder"), maps.columns("decoder")) == (maps.read, maps.read)
-    assert (maps.rows("encoder"), maps.columns("encoder")) == (maps.source, maps.source)
-
-
 def test_looking_changes_nothing(subword: Subword) -> None:
     model = built(SIZE, subword)
     source, target = torch.tensor([subword.encode(TEXT[0])]), torch.tensor([[BOS, 7, 8]])
@@ -103,16 +92,6 @@ def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(s
             model.step(torch.tensor([token]), state)
             wanted = (state.memory[0] @ state.hidden[-1][0][0]).softmax(dim=0)
             assert maps.of("cross", 1, 1)[row].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "size",
-    [RecurrentSize(layers=1, d_model=16, dropout=0.0, attention="none"), ConvolutionalSize(layers=2, d_model=16, dropout=0.0)],
-    ids=["no attention", "convolutional"],
-)
-def test_a_model_that_keeps_no_weights_is_refused(size: ModelSize, subword: Subword) -> None:
-    with refused(78, "this model keeps no attention weights"):
-        maps_of(size, subword)
 
 
 def test_a_picture_shows_the_weights_of_each_chosen_head_with_their_pieces(subword: Subword) -> None:

@@ -204,8 +204,8 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
     [
         ({"decoding": {"engine": "ctranslate2", "penalty": "power"}}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
         (
-            {"scores": scores_with(dict.fromkeys(("copied", "empty", "over_long"), 0.0))},
-            "No translation of the test set is copied from the source, empty or over-long.",
+            {"scores": scores_with(dict.fromkeys(SHARES, 0.0))},
+            "No translation of the test set is copied from the source, empty",
         ),
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),

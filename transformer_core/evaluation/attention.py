@@ -67,7 +67,7 @@ def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> di
         "cross": [layer.cross_attention for layer in decoder],
     }
     with ExitStack() as stack:
-        recorded = {kind: [stack.enter_context(_recording(attention)) for attention in each] for kind, each in attentions.items()}
+        recorded = {kind: [stack.enter_context(_recording(attention)) for attention in layers] for kind, layers in attentions.items()}
         model(source, torch.ones_like(source, dtype=torch.bool), read)
         return {kind: torch.cat([calls[0] for calls in layers]) for kind, layers in recorded.items()}
 

@@ -28,16 +28,11 @@ _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?:\s|$)|&(?:apos|quot|amp|lt|g
 TOKENISED_SHARE = 0.1
 
 
-def _chrf_metric(references: Sequence[str]) -> CHRF:
-    _ = references  # Characters need no tokeniser.
-    return CHRF()
-
-
 _TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
 # Each score's metric, which depends on the references.
 _METRICS: dict[Score, Callable[[Sequence[str]], Metric]] = {
     Score(TRANSLATION.key, TRANSLATION.score, has_interval=True): bleu_metric,
-    Score("chrf", "chrF2", has_interval=True): _chrf_metric,
+    Score("chrf", "chrF2", has_interval=True): lambda _references: CHRF(),
     _TER: ter_metric,
 }
 
@@ -49,28 +44,21 @@ def _metrics(deciding: Sequence[str], *texts: Sequence[str]) -> Iterator[tuple[S
             yield score, metric(deciding)
 
 
-def _is_copied(source: str, hypothesis: str, reference: str) -> bool:
-    """Return whether an output equals the source, ignoring case and white space, and the reference differs from it."""
-    return _folded(hypothesis) == _folded(source) != _folded(reference)
+def _folded(text: str) -> str:
+    return with_single_spaces(text).casefold()
 
 
-def _is_empty(source: str, hypothesis: str, reference: str) -> bool:
-    _ = reference
-    return bool(source.strip()) and not hypothesis.strip()
-
-
-def _is_over_long(source: str, hypothesis: str, reference: str) -> bool:
+def _is_over_long(output: str, reference: str) -> bool:
     """Return whether an output has more than twice as many characters as the reference, and more than 20 characters more."""
-    _ = source
     length = len(reference.strip())
-    return len(hypothesis.strip()) > max(OVER_LONG_RATIO * length, length + OVER_LONG_CHARACTERS)
+    return len(output.strip()) > max(OVER_LONG_RATIO * length, length + OVER_LONG_CHARACTERS)
 
 
 # Each share's condition on a source, an output and a reference.
 _SHARES: dict[Score, Callable[[str, str, str], bool]] = {
-    Score("copied", "copied from the source"): _is_copied,
-    Score("empty", "empty"): _is_empty,
-    Score("over_long", "over-long"): _is_over_long,
+    Score("copied", "copied from the source"): lambda source, output, reference: _folded(output) == _folded(source) != _folded(reference),
+    Score("empty", "empty"): lambda source, output, _reference: bool(source.strip()) and not output.strip(),
+    Score("over_long", "over-long"): lambda _source, output, reference: _is_over_long(output, reference),
 }
 
 
@@ -140,12 +128,6 @@ def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[flo
     return [metric.sentence_score(output, [reference]).score for output, reference in zip(outputs, references, strict=True)]
 
 
-def is_right(output: str, reference: str, score: float) -> bool:
-    """Compare words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space."""
-    _ = score
-    return output.split() == normalise(reference).split()
-
-
 def comparisons(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Iterator[Comparison]:
     """Yield the comparison by BLEU, chrF2 and, unless a line is too long (`has_ter`), TER."""
     texts, changed = as_outputs(references)
@@ -174,10 +156,6 @@ def check_references(path: Path, references: Sequence[str], allow_tokenised: boo
         yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
 
 
-def _folded(text: str) -> str:
-    return with_single_spaces(text).casefold()
-
-
 SCORING = Scoring(
     task=TRANSLATION,
     scores=tuple(_METRICS),
@@ -187,7 +165,8 @@ SCORING = Scoring(
     main_score=corpus_bleu,
     sentence_scores=sentence_chrf,
     of_sentences="chrF2",
-    is_right=is_right,
+    # Words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space.
+    is_right=lambda output, reference, _score: output.split() == normalise(reference).split(),
     comparisons=comparisons,
     check_references=check_references,
     outputs="translations",

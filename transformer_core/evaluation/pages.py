@@ -53,9 +53,10 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     The units are words, or characters if neither text has a space, as in Chinese. Words are compared without the punctuation around them.
     """
     space = " " if " " in text + other else ""
-    own, others = (one.split(" ") if space else list(one) for one in (text, other))
-    blocks = SequenceMatcher(a=list(map(without_punctuation, own)), b=list(map(without_punctuation, others)), autojunk=False).get_opcodes()
-    runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
+    units, others = (side.split(" ") if space else list(side) for side in (text, other))
+    bare, others_bare = (list(map(without_punctuation, side)) for side in (units, others))
+    blocks = SequenceMatcher(a=bare, b=others_bare, autojunk=False).get_opcodes()
+    runs = [(space.join(units[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
 
 

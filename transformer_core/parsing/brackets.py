@@ -56,8 +56,8 @@ def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
 
 def differing(tree: Tree, beside: Tree) -> list[bool]:
     """Return for each constituent, in the order in which they end, whether it counts and `beside`, over the same words, lacks it."""
-    known = spans(beside)
-    return [span is not None and span not in known for span in _constituents(tree)]
+    counted_beside = spans(beside)
+    return [span is not None and span not in counted_beside for span in _constituents(tree)]
 
 
 def _constituents(tree: Tree) -> Iterator[tuple[str, int, int] | None]:

@@ -71,9 +71,8 @@ def comparisons(baseline: Sequence[str], candidate: Sequence[str], golds: Sequen
     yield Comparison(_F1, before, after, p_value, f"{SIGNATURE}|ar:{RESAMPLES}|seed:{SEED}")
 
 
-def check_references(path: Path, golds: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
+def check_references(path: Path, golds: Sequence[str], _allow_tokenised: bool) -> Iterator[str]:
     """Raise a `UserError` (65) that names the first line without a tree; there is nothing to warn of."""
-    _ = allow_tokenised
     for number, line in enumerate(golds, start=1):
         try:
             read_tree(line)

@@ -85,7 +85,7 @@ def find_fonts(texts: Iterable[str]) -> Fonts:
     """Find installed fonts that together draw all characters of the texts."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager
 
-    missing = {one for text in texts for one in text if unicodedata.category(one) != "Cf"}
+    missing = {character for text in texts for character in text if unicodedata.category(character) != "Cf"}
     families = []
     for family in dict.fromkeys([_FONT, *(font.name for font in fontManager.ttflist)]):
         # Check the file that will be used: another file of the family, for example a bold one, may have other characters. (A name in a
@@ -117,7 +117,7 @@ def readable(piece: str) -> str:
 
 def columns_of(text: str) -> int:
     """Return the width of a text in columns; a wide character, for example a Chinese one, takes two."""
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def shortened(text: str, most: int) -> str:

@@ -13,7 +13,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import BATCH_TOKENS, Translator, batches_of, shortened
 from transformer_core.errors import UserError
 from transformer_core.models.translation import TranslationModel
-from transformer_core.tasks import Task
+from transformer_core.tasks import Task, load
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
@@ -76,7 +76,7 @@ class Validation:
             lists = self._translator.translate_tokens(self._sources, self._search)
         by_rank, ranks = self._rank.gathered([hypotheses[0].text for hypotheses in lists]), self._rank.world_size
         outputs = [by_rank[place % ranks][place // ranks] for place in range(len(self._references))]
-        return {**scores, self._task.key: self._task.score_outputs(outputs, self._references)}
+        return {**scores, self._task.key: load(self._task.corpus_score)(outputs, self._references)}
 
     def teacher_forced(self) -> dict[str, float] | None:
         """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
