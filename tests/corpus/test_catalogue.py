@@ -30,7 +30,6 @@ splits:
         de: {url: "https://example.org/t.de.gz", sha256: "WANTED_DE"}
 """.replace("WANTED_EN", "0" * 64).replace("WANTED_DE", "1" * 64)
 
-
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
 

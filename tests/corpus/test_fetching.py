@@ -1,7 +1,7 @@
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -54,36 +54,28 @@ def site() -> Iterator[Site]:
             served.requests.append(self.path)
             fault = served.faults.pop(0) if served.faults else 200
             if isinstance(fault, str) and fault.startswith("redirect"):
-                self.send_response(302)
-                self.send_header("Location", fault.removeprefix("redirect").strip() or "/elsewhere/train.en")
-                self.end_headers()
-                return
-            wanted = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
-            same = self.headers.get("If-Range") == served.mark
-            start = int(wanted) if served.ranges and same else 0
-            served.asked_from.append(int(wanted))
+                return self.answer(302, {"Location": fault.removeprefix("redirect").strip() or "/elsewhere/train.en"})
+            wanted = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+            served.asked_from.append(wanted)
+            start = wanted if served.ranges and self.headers.get("If-Range") == served.mark else 0
             body = served.content[start : start + 1_000] if fault == "less" else served.content[start:]
-            if isinstance(fault, int) and fault != 200:
-                self.send_response(fault)
-            elif start and not body:
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(served.content)}")
-            elif start:
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(served.content)}")
-            else:
-                self.send_response(200)
-            if served.mark:
-                self.send_header("ETag", served.mark)
-            if served.encoding:
-                self.send_header("Content-Encoding", served.encoding)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+            status, part = (206, f"{start}-{start + len(body) - 1}") if body else (416, "*")
+            headers = {"ETag": served.mark, "Content-Encoding": served.encoding, "Content-Length": str(len(body))}
+            if start:
+                headers["Content-Range"] = f"bytes {part}/{len(served.content)}"
+            self.answer(fault if isinstance(fault, int) and fault != 200 else status if start else 200, headers)
             half = len(body) // 2
             with suppress(BrokenPipeError):  # Of an answer like 503 nobody reads the body.
                 self.wfile.write(body[:half])
                 if fault != "truncate":
                     self.wfile.write(body[half:])
+
+        def answer(self, status: int, headers: Mapping[str, str | None]) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if value is not None:
+                    self.send_header(name, value)
+            self.end_headers()
 
     with serving(Handler) as host:
         served.address = f"http://{host}/data/train.en"

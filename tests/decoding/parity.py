@@ -22,7 +22,6 @@ TIE = 1e-4  # Of scores: what float32 leaves open between two engines, as it doe
 _WORDS = range(EOS + 1, EOS + 13)
 _TIMES = (0, 1, 1, 1, 1, 1, 1, 2)
 
-
 # How the best outputs of a sentence differ. A tie is a difference of scores below `TIE` and what `given_not_empty` does to it; an output
 # without an end token is cut, and has no score to compare.
 Kind = Literal["tie", "ours is better", "theirs is better", "theirs is cut"]

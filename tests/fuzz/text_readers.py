@@ -81,7 +81,6 @@ _OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:
     b"  %s: [{trees: '../*.mrg'}]\n" % split for split in (b"train", b"valid", b"test")
 )
 
-
 # Lines of the example differ too little for the rule.
 _CLEAN = recipes.load("own-data").clean.model_copy(update={"drop_overlap": False})
 

@@ -16,7 +16,6 @@ from transformer_core.corpus.text import Pair, lacks_spaces, length_in_words
 _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 
-
 # Returns whether to drop a repaired pair, given the number of words (`words_in`) of each side.
 Rule = Callable[[Pair[str], tuple[int, int]], bool]
 

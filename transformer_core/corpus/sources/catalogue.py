@@ -22,7 +22,6 @@ PACKAGED_ENTRIES = Path(__file__).resolve().with_name("catalogue")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 sum: 64 hexadecimal digits, small letters")]
 
-
 _LONGEST_NAME = 200
 # The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
 _TEST_NAME = re.compile(rf"{FURTHER_TEST}[\w-]{{1,100}}")
@@ -60,7 +59,6 @@ def _check_pattern(pattern: str) -> str:
 
 
 FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
-
 
 TreePattern = Annotated[Name, AfterValidator(_check_pattern), Field(description="a file of bracketed trees, or a pattern with * and ?")]
 
@@ -159,7 +157,6 @@ class Source(Section):
 
 
 KINDS = [name for name in Source.model_fields if name != "weight"]
-
 
 Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(KINDS))]
 
