@@ -15,8 +15,6 @@ from transformer_core.presets import TABLE_3, TransformerSize
 
 BASE = TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1)
 BIG = TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3)
-
-
 params_of = cache(recipes.load)
 
 

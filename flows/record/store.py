@@ -11,8 +11,6 @@ from transformer_core.files import repository
 
 # Before the path of a record in an SQLite database.
 SQLITE = "sqlite:///"
-# MLflow's own default: a database beside params.yaml.
-DEFAULT_TRACKING_URI = f"{SQLITE}mlflow.db"
 MLFLOW_EXPERIMENT = "transformer-pipeline"
 ARTIFACT_FOLDER = "mlruns"
 SECONDS_TO_WAIT = 20
@@ -27,11 +25,11 @@ _PATHS = (
 
 
 def tracking_uri(machine: Machine) -> str:
-    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db.
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db, as MLflow itself has it.
 
     The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
     """
-    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}mlflow.db"
     return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 

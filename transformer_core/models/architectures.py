@@ -35,8 +35,7 @@ class Cost:
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:
     """Return a new model of these sizes, with weights drawn from torch's default random generator."""
-    model: TranslationModel = resolve_name(architectures()[size.architecture].model)(size, vocab_size)
-    return model
+    return resolve_name(architectures()[size.architecture].model)(size, vocab_size)
 
 
 def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:

@@ -39,8 +39,6 @@ _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
     },
     "average": {"count": 10},
 }
-
-
 # Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
 BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
