@@ -5,8 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,11 +15,10 @@ import pandas as pd
 from transformer_core import recipes
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
 from transformer_core.corpus.sources.formats import file_lines
-from transformer_core.pictures.drawing import save
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 ROOT = Path(__file__).parents[1]
 DATA_STAGES = ("download", "clean", "bpe", "binarize")
@@ -104,16 +102,3 @@ def run_stages(stages: Sequence[str], folder: Path) -> None:
     for stage in stages:
         command = [sys.executable, "-m", "flows.stages", stage]
         subprocess.run(command, cwd=folder, env=STAGE_ENVIRONMENT, check=True, stdout=sys.stderr)
-
-
-@contextmanager
-def svg_figure(path: Path, panels: int = 1, size: tuple[float, float] = (9, 4.2)) -> Iterator[tuple["Figure", list[Any]]]:
-    """Yield a figure and its panels side by side, then write it; the same drawing makes the same file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(ncols=panels, squeeze=False)[0].tolist()
-    yield figure, axes
-    for panel in axes:
-        panel.spines[["top", "right"]].set_visible(False)
-    save(figure, path)

@@ -330,7 +330,6 @@ _COMMAND_LINES = [
         "data new mine a.en a.de --valid-lines 3 --test c d --force",
         "compare a b --ref c --source d --json",
         "info --preset base --vocab-size 37000",
-        "positions --out p.svg --positions 20",
     )
 ]
 

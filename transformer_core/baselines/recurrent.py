@@ -83,8 +83,6 @@ class Recurrent(TranslationModel):
     Encoder and decoder share one embedding, which is also the projection. Recurrences run in float32, because CPUs have kernels for it.
     """
 
-    has_positions = False
-
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
         super().__init__(size, vocab_size)
         self.size = size

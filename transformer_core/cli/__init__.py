@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from transformer_core.cli import attention, compare, data, models, positions, project, score, states, translate
+from transformer_core.cli import attention, compare, data, models, project, score, states, translate
 from transformer_core.cli.arguments import Parser
 from transformer_core.errors import ExitCode, UserError, machine_errors
 from transformer_core.files import discard, flush_or_discard, prepare_streams
 
 # Options that bound the memory of a command.
-_MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length", "positions", "d_model")
+_MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length")
 _EPILOG = """train: transformer-core recipe NAME, then dvc repro
 more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .tracking, .submit (docs/usage.md)"""
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
@@ -73,6 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (translate, score, compare, attention, positions, models, project, data, states):
+    for command in (translate, score, compare, attention, models, project, data, states):
         command.add_to(commands)
     return parser

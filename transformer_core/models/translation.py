@@ -31,11 +31,9 @@ class TranslationModel(nn.Module, ABC):
         embedding: embedding of source tokens, and of everything that shares its matrix.
         dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
-        has_positions: whether positional encodings are added to the embeddings.
     """
 
     most_positions: int | None = None
-    has_positions = True
 
     def __init__(self, size: ModelSize, vocab_size: int) -> None:
         super().__init__()
