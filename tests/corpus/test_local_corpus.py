@@ -82,7 +82,7 @@ def test_names_in_use_are_refused_and_that_of_the_package_without_advice_to_upda
         (b"one\n" * 9, b"eins\n" * 4 + b"\xff\n" + b"sechs\n" * 4, r"my/letters\.de:5: not valid UTF-8"),
         (b"", b"", r"my/letters\.en: empty"),
         (b"one\n", None, r"my/letters\.de: no such file"),
-        (b"one\ntwo\n" * 9, b"eins\n" * 18, r"my/letters\.en: 2 pairs are to be held out, but it has 2 different sentences"),
+        (b"one\ntwo\n" * 9, b"eins\n" * 18, r"my/letters\.en: 2 pairs are to be held out, but there are 2 different sentences"),
         (b"one\n" * 9, b"\xc2\xa0\n" * 9, r"my/letters\.en: none of 9 pairs has text in en and de\. Look at the files\."),
     ],
 )
@@ -194,7 +194,7 @@ def test_an_update_for_files_too_small_for_the_held_out_pairs_leaves_entry_and_l
     before = [file.read_bytes() for file in written]
     for file in (ENGLISH, GERMAN):
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:15]))
-    with refused(65, r"my/letters\.en: 15 pairs are to be held out, but it has 15 different sentences with text on both sides"):
+    with refused(65, r"my/letters\.en: 15 pairs are to be held out, but there are 15 different sentences with text on both sides"):
         update_entry("letters")
     assert [file.read_bytes() for file in written] == before
     assert sorted(Path("corpora").iterdir()) == sorted(written)

@@ -74,7 +74,7 @@ def test_held_out_sentences_are_in_no_other_split(tmp_path_factory: pytest.TempP
     different = {normalise(source) for source, target in train if source.strip() and target.strip()}
     reader = reader_of(folder, train, valid=1, test=2)
     if len(different) <= 3:
-        with refused(65, f"3 pairs are to be held out, but train has {len(different)} different source sentences"):
+        with refused(65, f"3 pairs are to be held out, but there are {len(different)} different sentences"):
             written(folder, reader)
         return
     manifest, splits = written(folder, reader)

@@ -45,6 +45,12 @@ class Candidates:
             lowest = heapq.nsmallest(self._wanted + 1, self.hashes)
             self.hashes = {*lowest, *(key for key in self.hashes if _first_digits(key) in self._listed)}
 
+    def check_enough(self, wanted: int, where: Path) -> None:
+        """Raise `UserError` (65): to hold out `wanted` sentences would leave none for training."""
+        if wanted >= (different := len(self.hashes)):
+            fault = f"{wanted:,} pairs are to be held out, but there are {different:,} different sentences with text on both sides"
+            raise UserError(f"{where}: {fault}", "Hold out fewer or add text.")
+
 
 def is_usable(pair: Pair[bytes]) -> bool:
     """Return whether a pair can be held out: both sides are valid UTF-8, and their normalised text is not empty."""
@@ -85,15 +91,13 @@ def chosen(hashes: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut)
 def held_out_of(pairs: Iterable[Pair[bytes]], entry: Path, language: str, sizes: Mapping[str, int]) -> dict[bytes, str]:
     """Choose the source sentences to hold out of the training pairs of an entry, by its list for their source language; see `chosen`.
 
-    Raises `UserError` (65): the pairs that `is_usable` have no more different source sentences than are to be held out.
+    Raises `UserError` (65): as `Candidates.check_enough`, of the pairs that `is_usable`.
     """
     wanted, listed = sum(sizes.values()), listed_sentences(entry, language)
     candidates = Candidates(wanted, listed)
     for pair in filter(is_usable, pairs):
         candidates.add(pair.source)
-    if wanted >= (different := len(candidates.hashes)):
-        fault = f"{wanted:,} pairs are to be held out, but train has {different:,} different source sentences"
-        raise UserError(f"{entry}: {fault}", "Hold out fewer or add text.")
+    candidates.check_enough(wanted, entry)
     return chosen(candidates.hashes, sizes, listed)
 
 

@@ -90,7 +90,7 @@ def new_entry(
         else:
             sizes[split] = files_or_size or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    _check_enough(source_file, sum(sizes.values()), len(candidates[languages[0]].hashes))
+    candidates[languages[0]].check_enough(sum(sizes.values()), source_file)
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     _list_held_out(path, candidates, sizes, {})
@@ -179,7 +179,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         candidates = {language: Candidates(wanted, digits) for language, digits in listed.items()}
         measured = _measure(train, candidates)
         language = entry.languages[0]
-        _check_enough(train[0][language].file, wanted, len(candidates[language].hashes))
+        candidates[language].check_enough(wanted, train[0][language].file)
         if len(train) == len(entry.splits.train):
             size = measured
             document["size"] = size.model_dump()
@@ -262,13 +262,6 @@ def _check_cells(table: Path) -> None:
         if cells != 2:
             remedy = "Look for a tab inside a sentence, or for one that is missing."
             raise UserError(f"{table}:{number}: {cells} columns instead of 2", remedy)
-
-
-def _check_enough(source_file: Path, wanted: int, different: int) -> None:
-    """Raise `UserError` (65) if holding out `wanted` of the `different` sentences leaves none for training."""
-    if wanted >= different:
-        fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
-        raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
 
 
 def _list_held_out(entry: Path, candidates: Mapping[str, Candidates], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
