@@ -44,7 +44,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
-        self._replaced: list[Tensor] = []  # Work that is replayed on a GPU may still read them; together they are smaller than the table.
+        self._replaced: list[Tensor] = []  # Kept, since what a GPU replays reads their memory; together they are smaller than the table.
 
     def forward(self, first: int, count: int) -> Tensor:
         """Return the encodings of `count` positions from `first` on: (count, D)."""

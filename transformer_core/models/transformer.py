@@ -13,7 +13,7 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, normed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
-_ROOM = 8  # Number of target positions by which the cached keys and values grow.
+_GROWTH = 8  # Number of target positions by which the cached keys and values grow.
 
 
 @dataclass
@@ -21,8 +21,8 @@ class TransformerState:
     """State of decoding of B sentences with K hypotheses each.
 
     Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and each hypothesis has a
-    mask of the slots it sees. A selection then moves no key or value, and the K queries of a sentence need one matrix product with all
-    its slots.
+    mask of the slots it sees. Selecting hypotheses then moves no key or value (selecting sentences copies theirs), and the K queries of a
+    sentence need one matrix product with all its slots.
 
     Attributes:
         encoded: keys and values of the source for each layer, (B, H, S, d): once per sentence, not per hypothesis.
@@ -54,7 +54,7 @@ class TransformerState:
         slots = slice(self.used, self.used + hypotheses)
         self.used, self.position = self.used + hypotheses, self.position + 1
         if self.used > self.seen.shape[2]:
-            self.enlarge(max(self.used - self.seen.shape[2], _ROOM * hypotheses))
+            self.enlarge(_GROWTH * hypotheses)
         self.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=self.seen.device)
         return slots
 
@@ -99,18 +99,18 @@ class Transformer(TranslationModel):
         memory = self.encode(source, source_mask)
         x, length = self._embed_target(target, 0), target.shape[1]
         # Each position sees itself and the positions before it (paper 3.2.3). Biases are computed once, not per layer.
-        earlier = bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
-        mask = bias_of(source_mask[:, None, None, :], x.dtype)
+        causal_bias = bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
+        source_bias = bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self.decoder_layers():
-            x = layer(x, earlier, layer.cross_attention.keys_and_values(memory), mask)
+            x = layer(x, causal_bias, layer.cross_attention.keys_and_values(memory), source_bias)
         return normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
         x = self._embed(self.embedding, source, self.source_positions, 0)
-        mask = bias_of(source_mask[:, None, None, :], x.dtype)
+        source_bias = bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self.encoder:
-            x = layer(x, mask)
+            x = layer(x, source_bias)
         return normed(x, self.encoder_norm)
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
@@ -130,9 +130,9 @@ class Transformer(TranslationModel):
         """Decode the position whose slots were opened last, given its embedded tokens (B*K, 1, D): (B*K, D)."""
         x = x.view(len(state.mask), -1, self.d_model)
         # Computed once per step, not per layer.
-        seen, mask = bias_of(state.seen[:, None], x.dtype), bias_of(state.mask, x.dtype)
+        seen_bias, source_bias = bias_of(state.seen[:, None], x.dtype), bias_of(state.mask, x.dtype)
         for layer, past, encoded in zip(self.decoder_layers(), state.past, state.encoded, strict=True):
-            x = layer(x, seen, encoded, mask, partial(write, past, slots))
+            x = layer(x, seen_bias, encoded, source_bias, partial(write, past, slots))
         return normed(x, self.decoder_norm).flatten(0, 1)
 
     def decoder_layers(self) -> list[DecoderLayer]:
