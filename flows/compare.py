@@ -64,7 +64,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
     if a.references_sha256 != b.references_sha256:
         raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    test_set = next((one for one in known_test_sets(a, b) if sha256_of(one.references) == a.references_sha256), None)
+    test_set = next((entry for entry in known_test_sets(a, b) if sha256_of(entry.references) == a.references_sha256), None)
     if test_set is None:
         raise UserError(
             f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
             shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)
-    heading = "\n".join(f"{letter} is {one.title} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
+    heading = "\n".join(f"{letter} is {run.title} ({run.run_id})" for letter, run in (("A", a), ("B", b)))
     parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
     if shown:
         write_page(chosen.html, render_comparison(*shown, compared))

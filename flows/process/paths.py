@@ -1,8 +1,12 @@
-"""Paths of the stages' outputs, relative to the repository, as in dvc.yaml, and the stage that makes each."""
+"""Paths of the stages' outputs, relative to the repository, and what dvc.yaml says of each stage: its sections, its outputs."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from transformer_core.config import parse_yaml
 from transformer_core.errors import UserError
+from transformer_core.project import text_of
 
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")
@@ -29,18 +33,16 @@ PUBLISHED = Path("results/published.json")
 STATE = Path(".state")
 DVC_LOCK = Path("dvc.lock")
 
-_MADE_BY = {
-    RAW: "download",
-    CLEAN: "clean",
-    CHECKPOINTS: "train",
-    TRAINING: "train",
-    AVERAGED: "average",
-    DECODED: "decode",
-    SCORES: "evaluate",
-    REPORT: "evaluate",
-    SENTENCES: "evaluate",
-    PUBLISHED: "publish",
-}
+
+@cache
+def stages() -> dict[str, dict[str, Any]]:
+    """Return the stages of this package, by name, as its dvc.yaml has them; a project may run them with other dependencies."""
+    return dict(parse_yaml(text_of("dvc.yaml"), "dvc.yaml")["stages"])
+
+
+def sections_of(stage: str) -> list[str]:
+    """Return the sections of params.yaml on which a stage depends; none for a name that is no stage."""
+    return list(stages().get(stage, {}).get("params", []))
 
 
 def require(*paths: Path) -> None:
@@ -56,4 +58,6 @@ def rerun_remedy(path: Path) -> str:
 
 
 def _made_by(path: Path) -> str:
-    return next(stage for made, stage in _MADE_BY.items() if path.is_relative_to(made))
+    """Return the stage among whose outputs is a path, or a folder above it. DVC writes an output with options as a mapping of its path."""
+    outputs = ((name, output) for name, stage in stages().items() for output in (*stage.get("outs", []), *stage.get("metrics", [])))
+    return next(name for name, output in outputs if path.is_relative_to(output if isinstance(output, str) else next(iter(output))))

@@ -95,12 +95,12 @@ class Repository:
     def here(cls, url: str, commit: str, machine: Machine) -> "Repository":
         """Return the repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
-        uri, own = tracking_uri(machine), machine.model_dump()
+        uri, section = tracking_uri(machine), machine.model_dump()
         if uri.startswith(SQLITE):
-            own["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
+            section["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
         if machine.mirror:
-            own["mirror"] = str(expanded(machine.mirror).resolve())
-        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
+            section["mirror"] = str(expanded(machine.mirror).resolve())
+        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), section)
 
 
 def code_digest(commit: str) -> str:
@@ -155,9 +155,9 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     check_out(StageRun(LAST_STAGE, str(repository.root), repository.commit), clone)
     shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.
     git(clone, "config", "remote.origin.url", repository.url)
-    own = repository.root / ".dvc" / "config.local"
-    if own.exists():
-        shutil.copy(own, clone / ".dvc")
+    config = repository.root / ".dvc" / "config.local"
+    if config.exists():
+        shutil.copy(config, clone / ".dvc")
     subprocess.run(dvc("cache", "dir", "--local", repository.cache), cwd=clone, check=True, capture_output=True)
     write_text(clone / PARAMS_FILE, yaml_text({**job.document, "machine": dict(repository.machine)}))
     sources = [name for name in ancestors(LAST_STAGE, clone) if name.endswith(DVC_FILE)]

@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from flows.cluster import pools
 from flows.pipeline import pipeline
 from flows.process.child import GRACE_SECONDS
+from flows.process.paths import stages
 from flows.sweep import sweep
 from tests.clone import ROOT, Clone
 from tests.faults.proxy import troubled
@@ -41,7 +42,7 @@ from transformer_core.files import read_json
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
 HOST = "0.0.0.0"  # Of the Prefect server: a network namespace reaches it, too.
-STAGES = ["local_files", "download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
+STAGES = list(stages())
 
 
 def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefectClient, deployed: str) -> None:
