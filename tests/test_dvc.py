@@ -92,7 +92,6 @@ def test_every_section_but_that_of_the_machine_is_tracked_in_the_order_of_the_st
     tracked = dict.fromkeys(section for stage in STAGES.values() for section in stage["params"])
     assert [*tracked, "machine"] == list(Params.model_fields)
     assert all(name in stage["params"] for name, stage in STAGES.items() if name in tracked)
-    assert [name for name in STAGES if name not in tracked] == ["local_files"]
 
 
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:

@@ -48,7 +48,6 @@ STAGES = list(stages())
 def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefectClient, deployed: str) -> None:
     assert "prefect work-pool create gpu --type kubernetes" in " ".join(deployed.split())
     nightly = client.read_deployment_by_name("pipeline/pipeline")
-    assert [schedule.schedule.cron for schedule in nightly.schedules] == ["0 3 * * *"]
     assert nightly.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
     assert client.read_deployment_by_name("node/training-node").work_pool_name == "local"
 
