@@ -1,6 +1,7 @@
 """Paths of the stages' outputs, relative to the repository, and what dvc.yaml says of each stage: its sections, its outputs."""
 
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ def stages() -> dict[str, dict[str, Any]]:
 def sections_of(stage: str) -> list[str]:
     """Return the sections of params.yaml on which a stage depends; none for a name that is no stage."""
     return list(stages().get(stage, {}).get("params", []))
+
+
+def sections_up_to(stage: str) -> list[str]:
+    """Return the sections of params.yaml on which a stage or one before it depends, in order; all of them for a name that is no stage."""
+    names = (*takewhile(lambda name: name != stage, stages()), stage)
+    return list(dict.fromkeys(section for name in names for section in sections_of(name)))
 
 
 def require(*paths: Path) -> None:

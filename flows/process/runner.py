@@ -10,13 +10,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, ParamSpec, TextIO
 
 import psutil
 
-from flows.process.paths import STATE, sections_of
+from flows.process.paths import STATE, sections_of, sections_up_to
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
@@ -187,10 +186,7 @@ def _times_file(stage: str) -> Path:
 
 
 def _settings(stage: str, params: Params) -> dict[str, Any]:
-    """Return the sections of params.yaml up to the stage's own; they are in the order of the stages."""
-    sections = params.model_dump(mode="json")
-    before = takewhile(lambda name: name != stage, sections)
-    return {name: sections[name] for name in (*before, stage) if name in sections}
+    return params.model_dump(mode="json", include={*sections_up_to(stage)})
 
 
 def echo(line: str, stream: TextIO) -> None:

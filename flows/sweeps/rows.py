@@ -99,10 +99,10 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
 
     Raises `UserError` (78): no such row.
     """
-    names = [row.name for row in rows]
+    available = [row.name for row in rows]
     for name in names or ():
-        if name not in names:
-            raise configuration_error(f"no row is called {name!r}", did_you_mean(name, names, f"Rows: {', '.join(names)}.", most=1))
+        if name not in available:
+            raise configuration_error(f"no row is called {name!r}", did_you_mean(name, available, f"Rows: {', '.join(available)}.", most=1))
     return [row for row in rows if not names or row.name in names]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.cluster.node import StageRun, check_out
 from flows.process.child import StageLog, git, run_child
-from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
+from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path, without_advice
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
@@ -31,7 +31,6 @@ from transformer_core.files import expanded, locked, write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
-_AFTER_TRAINING = frozenset({"average", "decode", "evaluate", "publish"})
 # Version of the format of results.
 _FORMAT = 2
 
@@ -55,7 +54,7 @@ class Job:
 
         With `one_state`, jobs that differ in nothing that changes weights are the same, because they would write the same state.
         """
-        sections = {name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}
+        sections = {name: self.document[name] for name in sections_up_to("train")}
         if one_state:
             train = Train.model_validate(sections["train"])
             sections["train"] = train.model_dump(mode="json", exclude=train.without_effect)
@@ -114,7 +113,7 @@ def code_digest(commit: str) -> str:
 
 def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:
     """Return the training of a row with a seed; its key depends on the settings and the code of the stages up to evaluate."""
-    relevant = {name: section for name, section in document.items() if name != "publish"}
+    relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
     key = hashlib.sha256(json.dumps([_FORMAT, digest, relevant], sort_keys=True).encode()).hexdigest()
     return Job(row, seed, document, key)
 
