@@ -70,7 +70,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
     if a.references_sha256 != b.references_sha256:
         raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    test_set = next((found for found in known_test_sets(a, b) if sha256_of(found.references) == a.references_sha256), None)
+    test_set = next((entry for entry in known_test_sets(a, b) if sha256_of(entry.references) == a.references_sha256), None)
     if test_set is None:
         raise UserError(
             f"run {a.name}: its test set is neither in MLflow nor in {RAW}",

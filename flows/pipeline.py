@@ -370,8 +370,8 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     )
     parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with; earlier stages keep their present outputs")
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
-    given = parser.parse_args(arguments)
-    return {"recipe": given.recipe, "overrides": dict(given.set), "first_stage": given.first_stage, "last_stage": given.last_stage}
+    options = parser.parse_args(arguments)
+    return {"recipe": options.recipe, "overrides": dict(options.set), "first_stage": options.first_stage, "last_stage": options.last_stage}
 
 
 def _override(text: str) -> tuple[str, Any]:

@@ -87,17 +87,17 @@ def submit(kind: str, job: str) -> None:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train the pipeline of this repository on the nodes of a cluster, from the state saved there if there is one."""
-    given = vars(_parser().parse_args(arguments))
-    kind, dry_run = given.pop("kind"), given.pop("dry_run")
+    options = vars(_parser().parse_args(arguments))
+    kind, dry_run = options.pop("kind"), options.pop("dry_run")
     repository, commit = committed()
     check_pushed(repository, commit)
-    repository = given.pop("repository") or without_logins(repository)
+    repository = options.pop("repository") or without_logins(repository)
     if kind == "kubernetes" and Path(repository).exists():
         raise configuration_error(
             f"{repository}: a folder of this machine, which no pod can read", "Give an address that pods can read: --repository URL"
         )
     values = {
-        **given,
+        **options,
         "repository": repository,
         "commit": commit,
         "settings": json.dumps(own_settings()),
@@ -156,12 +156,12 @@ def _parser() -> Parser:
     )
     kubernetes.add_argument("--namespace", metavar="NAME", help="namespace of the job and its service (default: that of kubectl's context)")
     kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
-    for one, name_type in ((slurm, slurm_name), (kubernetes, kubernetes_name)):
-        one.add_argument("--nodes", type=positive_int, default=1)
-        one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="GPUs of each node (default: 0, train on CPUs)")
-        one.add_argument("--name", type=name_type, default="transformer-train", help="name of the job")
-        one.add_argument("--repository", metavar="URL", help="repository that nodes clone (default: this repository's first git remote)")
-        one.add_argument("--dry-run", action="store_true", help="print the job without submitting it")
+    for job, name_type in ((slurm, slurm_name), (kubernetes, kubernetes_name)):
+        job.add_argument("--nodes", type=positive_int, default=1)
+        job.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="GPUs of each node (default: 0, train on CPUs)")
+        job.add_argument("--name", type=name_type, default="transformer-train", help="name of the job")
+        job.add_argument("--repository", metavar="URL", help="repository that nodes clone (default: this repository's first git remote)")
+        job.add_argument("--dry-run", action="store_true", help="print the job without submitting it")
     return parser
 
 

@@ -211,8 +211,8 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
         run_job(job, repository, StageLog(get_run_logger().info))
         return "ran"
 
-    def again(*given: Any) -> bool:
-        return not stopping.is_set() and is_transient(*given)
+    def again(*attempt: Any) -> bool:
+        return not stopping.is_set() and is_transient(*attempt)
 
     return outcome_task("row", job.name, f"The training {job.name}, in a clone of its own", again, train)
 
@@ -255,9 +255,9 @@ def record(planned: Sweep, machine: Machine) -> None:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train the rows of a table that have no result yet, and write the table to a folder of results/sweeps."""
-    given = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
-    at_once = given.pop("at_once")
-    planned = plan(**given)
+    options = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
+    at_once = options.pop("at_once")
+    planned = plan(**options)
     done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)
     print(f"{len(planned.jobs)} trainings, {done} of them done, {missing} to run", file=sys.stderr)
     code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)

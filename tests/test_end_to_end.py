@@ -176,19 +176,32 @@ def test_a_stopped_training_saves_fails_and_goes_on(
     assert "no training was stopped here" in states()
 
 
-def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
-    """Start stage train, send it a signal after a line of its log; the update it says it stopped after."""
+def stop_a_training(clone: Clone, number: signal.Signals, after: str, repro: bool = False) -> int:
+    """Start stage train, send it a signal after a line of its log; the update it says it stopped after.
+
+    With `repro`, DVC starts it, and the signal goes to both, as Ctrl-C in a terminal does.
+    """
+    command = ["dvc", "repro"] if repro else [sys.executable, "-m", "flows.stages", "train"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.stages", "train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=clone.root,
+        env=clone.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stderr is not None
+    output = []
     for line in process.stderr:
-        assert "Traceback" not in line
+        output.append(line)
         if line.startswith(after):
-            process.send_signal(number)
-    assert process.wait(120) == 75
-    ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
-    assert ended["code"] == 75
+            (os.killpg if repro else os.kill)(process.pid, number)
+    code = process.wait(120)
+    assert code != 0 if repro else code == 75
+    assert "Traceback" not in "".join(output)
+    ended = read_json(clone.root / ".state/exit/train.json")
+    assert ended["code"] == 75, ended
     return int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
 
 
@@ -225,25 +238,7 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     clone.set({"train": {"updates": 3000, "save_every": 500, "validate_every": 500, "seed": 3}, "machine": {"devices": 2}})
     locked = (clone.root / "dvc.lock").read_bytes()
-    process = subprocess.Popen(
-        ["dvc", "repro"],
-        cwd=clone.root,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    output = []
-    for line in process.stderr:
-        output.append(line)
-        if line.startswith("update 1 of"):
-            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
-    assert process.wait(120) != 0
-    assert not any("Traceback" in line for line in output), "".join(output)
-    ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
-    assert ended["code"] == 75, ended
+    assert stop_a_training(clone, signal.SIGINT, after="update 1 of", repro=True) >= 1
     assert (clone.root / "dvc.lock").read_bytes() == locked
 
 

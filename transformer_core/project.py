@@ -60,8 +60,8 @@ def new_project(folder: Path) -> list[Path]:
         raise configuration_error(f"{folder}: is a file", "Name a folder.")
     if not (folder / ".git").exists():
         _git_init(folder)
-    dag, code = adapt(_text("dvc.yaml"))
-    contents = {name: _text(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(recipes.DEFAULT)}
+    dag, code = adapt(text_of("dvc.yaml"))
+    contents = {name: text_of(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(recipes.DEFAULT)}
     kept = []
     for path, content in ((folder / name, content) for name, content in contents.items()):
         if not path.exists():
@@ -116,7 +116,7 @@ def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:
     return "".join(lines), code
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     """Return the content of one of `FILES`, from the wheel or from a clone installed in editable mode."""
     packaged = Path(__file__).with_name(PACKAGED) / name
     return (packaged if packaged.exists() else _INSTALLED / name).read_text(encoding="utf-8")

@@ -87,8 +87,8 @@ class NodeGroup:
 
     def interfaces(self) -> dict[str, str]:
         """Return variables with the network interface for gloo and NCCL, which otherwise may choose another one, or the loopback."""
-        own = self.own_address()
-        name = next((name for name, addresses in psutil.net_if_addrs().items() if own in {one.address for one in addresses}), None)
+        address = self.own_address()
+        name = next((name for name, addresses in psutil.net_if_addrs().items() if address in {entry.address for entry in addresses}), None)
         if name is None:
             return {}
         chosen = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}  # To NCCL eth1 alone would also name eth10.
@@ -120,9 +120,9 @@ def address_for_others(host: str, port: int) -> str:
         return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737): the default route.
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for name, addresses in psutil.net_if_addrs().items():
-        for one in addresses:
-            if name in up and one.family == socket.AF_INET and not _is_loopback(one.address):
-                return str(one.address)
+        for entry in addresses:
+            if name in up and entry.family == socket.AF_INET and not _is_loopback(entry.address):
+                return str(entry.address)
     raise configuration_error(
         "this machine has only loopback addresses", "Set TRANSFORMER_ADDRESS to an address that the other nodes can reach."
     )

@@ -199,11 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repository", required=True, metavar="URL", help="repository of the pipeline, which is cloned")
     parser.add_argument("--commit", required=True, metavar="SHA")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="sections of params.yaml, as JSON, that replace those of the commit")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     stop_on_signals()
-    settings = read_json(given.settings) if given.settings else None
+    settings = read_json(options.settings) if options.settings else None
     group = NodeGroup.from_environment()
-    work = StageRun(given.stage, given.repository, given.commit, settings)
+    work = StageRun(options.stage, options.repository, options.commit, settings)
     run(work, clone_for(work.repository, group.rank if group else 0), StageLog(lambda line: echo(line, sys.stdout)), group)
     return ExitCode.DONE
 

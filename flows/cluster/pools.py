@@ -239,7 +239,7 @@ def _check(runs: Sequence[FlowRun]) -> None:
     """Raise a `StageError` if a run has ended without success. A permanent error is preferred, because it makes other nodes fail."""
     failed = [(_code(run.state), run) for run in runs if run.state and run.state.is_final() and not run.state.is_completed()]
     if failed:
-        code, worst = next((one for one in failed if one[0] not in TRANSIENT), failed[0])
+        code, worst = next((entry for entry in failed if entry[0] not in TRANSIENT), failed[0])
         state = worst.state
         raise StageError(code, f"{worst.name}: {_CODE.sub('', (state and (state.message or state.name)) or 'no state').strip()}")
 
@@ -261,10 +261,10 @@ def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
 
 
 def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
-    for one in runs:
-        if one.state is None or not one.state.is_final():
+    for node_run in runs:
+        if node_run.state is None or not node_run.state.is_final():
             with suppress(ObjectNotFound):
-                _answer(partial(client.set_flow_run_state, one.id, Cancelling()), GRACE_SECONDS)
+                _answer(partial(client.set_flow_run_state, node_run.id, Cancelling()), GRACE_SECONDS)
 
 
 def _publish_rendezvous() -> str:
@@ -273,8 +273,8 @@ def _publish_rendezvous() -> str:
         api = urlsplit(str(client.api_url))
         address = os.environ.get("TRANSFORMER_ADDRESS") or address_for_others(str(api.hostname), api.port or 443)
         rendezvous = f"{address}:{free_port(address)}"
-        own = client.read_flow_run(UUID(str(flow_run.get_id())))
-        client.update_flow_run(own.id, tags=[*own.tags, f"{_RENDEZVOUS}{rendezvous}"])
+        node_run = client.read_flow_run(UUID(str(flow_run.get_id())))
+        client.update_flow_run(node_run.id, tags=[*node_run.tags, f"{_RENDEZVOUS}{rendezvous}"])
     return rendezvous
 
 

@@ -1,8 +1,13 @@
-"""Paths of the stages' outputs, relative to the repository, as in dvc.yaml, and the stage that makes each."""
+"""Paths of the stages' outputs, relative to the repository, and what dvc.yaml says of each stage: its sections, its outputs."""
 
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+from transformer_core.config import parse_yaml
 from transformer_core.errors import UserError
+from transformer_core.project import text_of
 
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")
@@ -29,18 +34,22 @@ PUBLISHED = Path("results/published.json")
 STATE = Path(".state")
 DVC_LOCK = Path("dvc.lock")
 
-_MADE_BY = {
-    RAW: "download",
-    CLEAN: "clean",
-    CHECKPOINTS: "train",
-    TRAINING: "train",
-    AVERAGED: "average",
-    DECODED: "decode",
-    SCORES: "evaluate",
-    REPORT: "evaluate",
-    SENTENCES: "evaluate",
-    PUBLISHED: "publish",
-}
+
+@cache
+def stages() -> dict[str, dict[str, Any]]:
+    """Return the stages of this package, by name, as its dvc.yaml has them; a project may run them with other dependencies."""
+    return dict(parse_yaml(text_of("dvc.yaml"), "dvc.yaml")["stages"])
+
+
+def sections_of(stage: str) -> list[str]:
+    """Return the sections of params.yaml on which a stage depends; none for a name that is no stage."""
+    return list(stages().get(stage, {}).get("params", []))
+
+
+def sections_up_to(stage: str) -> list[str]:
+    """Return the sections of params.yaml on which a stage or one before it depends, in order; all of them for a name that is no stage."""
+    names = (*takewhile(lambda name: name != stage, stages()), stage)
+    return list(dict.fromkeys(section for name in names for section in sections_of(name)))
 
 
 def require(*paths: Path) -> None:
@@ -56,4 +65,6 @@ def rerun_remedy(path: Path) -> str:
 
 
 def _made_by(path: Path) -> str:
-    return next(stage for made, stage in _MADE_BY.items() if path.is_relative_to(made))
+    """Return the stage among whose outputs is a path, or a folder above it. DVC writes an output with options as a mapping of its path."""
+    outputs = ((name, output) for name, stage in stages().items() for output in (*stage.get("outs", []), *stage.get("metrics", [])))
+    return next(name for name, output in outputs if path.is_relative_to(output if isinstance(output, str) else next(iter(output))))

@@ -216,10 +216,10 @@ def _noting_failures(pull: Callable[..., Any], failed: list[str], errors: list[B
         try:
             result = pull(wanted, *arguments, **options)
         except Exception as error:  # DVC suppresses it where it downloads the list of a folder's files.
-            failed.extend(str(one.value) for one in wanted)
+            failed.extend(str(entry.value) for entry in wanted)
             errors.append(error)
             raise
-        failed.extend(str(one.value) for one in result.failed)
+        failed.extend(str(entry.value) for entry in result.failed)
         return result
 
     return noting
@@ -310,11 +310,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m flows.process.repro", description=main.__doc__)
     parser.add_argument("action", choices=["restore", "push"])
     parser.add_argument("stages", nargs="+", metavar="STAGE")
-    given = parser.parse_args(arguments)
-    if given.action == "push":
-        push(given.stages)
+    options = parser.parse_args(arguments)
+    if options.action == "push":
+        push(options.stages)
         return ExitCode.DONE
-    missing = restore(given.stages)
+    missing = restore(options.stages)
     if missing is not None:
         print(f"{missing}: in no run-cache")
         return NOT_CACHED

@@ -10,13 +10,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, ParamSpec, TextIO
 
 import psutil
 
-from flows.process.paths import STATE
+from flows.process.paths import STATE, sections_of, sections_up_to
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
@@ -37,8 +36,6 @@ _MEMORY = {
     "average": "average.count",
     "decode": "decode.batch_tokens or decode.beam",
 }
-# Sections of params.yaml that dvc.yaml names for a stage, where they are not the one of its name.
-SECTIONS = {"local_files": ("download",), "train": ("model", "train"), "average": ("average", "decode")}
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
@@ -135,7 +132,7 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
 def _refuse_changes(stage: str, before: Mapping[str, Any]) -> None:
     """Raise a `UserError` (78) if the stage's settings were edited meanwhile: DVC, which reads them now, would record the new ones."""
     now = read_yaml(PARAMS_FILE)
-    for section in SECTIONS.get(stage, (stage,)):
+    for section in sections_of(stage):
         if now.get(section) != before.get(section):
             fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with the previous settings"
             raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
@@ -179,10 +176,7 @@ def _times_file(stage: str) -> Path:
 
 
 def _settings(stage: str, params: Params) -> dict[str, Any]:
-    """Return the sections of params.yaml up to the stage's own; they are in the order of the stages."""
-    sections = params.model_dump(mode="json")
-    before = takewhile(lambda name: name != stage, sections)
-    return {name: sections[name] for name in (*before, stage) if name in sections}
+    return params.model_dump(mode="json", include={*sections_up_to(stage)})
 
 
 def echo(line: str, stream: TextIO) -> None:
@@ -232,6 +226,6 @@ def _process(number: int) -> psutil.Process | None:
 
 def _watch(followed: Sequence[psutil.Process | None]) -> None:
     with suppress(psutil.NoSuchProcess):  # It may end between the two calls.
-        while all(one is not None and one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in followed):
+        while all(process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -179,8 +179,8 @@ def take_journals(folder: Path) -> None:
     One of two that do not continue each other is put aside: theirs, because the run of the one here may be in progress.
     """
     for journal in list(folder.glob("*.jsonl")):
-        own, events = JOURNALS / journal.name, journal.read_bytes()
-        here = own.read_bytes() if own.exists() else b""
+        kept, events = JOURNALS / journal.name, journal.read_bytes()
+        here = kept.read_bytes() if kept.exists() else b""
         if here.startswith(events):
             journal.unlink()
             position_file(journal).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.child import git
-from flows.process.paths import DVC_LOCK, MANIFEST
+from flows.process.paths import DVC_LOCK, MANIFEST, sections_up_to
 from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Journal
 from transformer_core.config import PRETRAINED, Params
@@ -47,7 +47,7 @@ def describe_training(journal: Journal, params: Params) -> None:
     """Record the settings, datasets, name and description of a training; no datasets without a manifest (`read_manifest`)."""
     manifest = read_output(MANIFEST) if MANIFEST.exists() else {}
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
-    journal.parameters(params.model_dump(exclude={"machine", "average", "decode", "evaluate", "publish"}, exclude_none=True))
+    journal.parameters(params.model_dump(include={*sections_up_to("train")}, exclude_none=True))
     if manifest:
         journal.inputs(datasets(manifest, "train", "valid"))
     journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params, manifest)})

@@ -65,8 +65,8 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters.
     """
     resumed, identity = any(map(is_whole, state_files(state))), state / JOURNAL_ID
-    known = identity.read_text(encoding="latin-1") if resumed and identity.exists() else ""
-    journal = Journal(fingerprint, resumed=resumed, identity=known if re.fullmatch("[0-9a-f]{32}", known) else None)
+    recorded = identity.read_text(encoding="latin-1") if resumed and identity.exists() else ""
+    journal = Journal(fingerprint, resumed=resumed, identity=recorded if re.fullmatch("[0-9a-f]{32}", recorded) else None)
     write_text(identity, journal.identity)
     describe_training(journal, params)
     device = torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else cpu_name()

@@ -89,7 +89,7 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
 def undecided(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
     """Return the version of a run that a publish has registered with these tags and, because it was killed, not finished."""
     versions = client.search_model_versions(f"name = '{name}'")
-    return next((one for one in versions if one.run_id == run_id and one.tags == tags), None)
+    return next((version for version in versions if version.run_id == run_id and version.tags == tags), None)
 
 
 def decide(

@@ -145,9 +145,9 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
     if header["parent"]:
         tags[PARENT_TAG] = _parent_of(client, header).info.run_id
     else:
-        own = header["id"].removesuffix(FROM_TABLES)
+        identity = header["id"].removesuffix(FROM_TABLES)
         for run in search(client, f"tags.fingerprint = '{name}'"):
-            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, own) == own:
+            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, identity) == identity:
                 client.set_tag(run.info.run_id, "journal", header["id"])
                 return run
         tags["fingerprint"] = name

@@ -72,11 +72,11 @@ class ServedTranslator(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
         self.directory = Path(context.artifacts["model"])
-        own = read_config(self.directory / CONFIG).decode
-        self.usual = {} if own is None else own.model_dump(include={*RequestParams.model_fields})
-        if own is not None:
-            self.usual["max_extra"] = min(own.max_extra, MOST_EXTRA)
-        self.precision: DecodingPrecision = "float32" if own is None else own.precision
+        search = read_config(self.directory / CONFIG).decode
+        self.usual = {} if search is None else search.model_dump(include={*RequestParams.model_fields})
+        if search is not None:
+            self.usual["max_extra"] = min(search.max_extra, MOST_EXTRA)
+        self.precision: DecodingPrecision = "float32" if search is None else search.precision
         # Not Translator.load, which takes all GPUs.
         self.translator = Translator(*load_for_decoding(self.directory, "float32" if self.precision == "int8" else self.precision))
         file = self.directory / SHORTLIST
@@ -113,7 +113,7 @@ class ServedTranslator(PythonModel):
             own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
             raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
         if asked.nbest:
-            return [[_scored(one) for one in ranked] for ranked in found]
+            return [[_scored(hypothesis) for hypothesis in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
 
     def _engine(self, asked: EngineOption, wanted: DecodingRequest) -> Engine:
@@ -160,8 +160,8 @@ def _too_long(number: int, count: int, unit: str, most: int) -> Refused:
     return Refused(f"inputs[{number}]: {count:,} {unit}, at most {most:,} are translated. Split it into sentences.")
 
 
-def _scored(one: Hypothesis) -> Scored:
-    return {"text": one.text, "score": one.score, "log_probability": one.log_probability}
+def _scored(hypothesis: Hypothesis) -> Scored:
+    return {"text": hypothesis.text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
 
 
 set_model(ServedTranslator())

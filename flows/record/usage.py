@@ -33,8 +33,8 @@ def sampling(journal: Journal) -> Iterator[None]:
     nodes, steps = int(os.environ.get("GROUP_WORLD_SIZE", "1")), itertools.count(journal.next_step(_CPU))
     store = _torchrun_store() if nodes > 1 else None
 
-    def record(own: dict[str, float]) -> None:
-        journal.metrics(next(steps), own | (_received(store, nodes) if store else {}))
+    def record(sample: dict[str, float]) -> None:
+        journal.metrics(next(steps), sample | (_received(store, nodes) if store else {}))
 
     with _sampled(record):
         yield
@@ -49,9 +49,9 @@ def reporting() -> Iterator[None]:
         yield
         return
 
-    def send(own: dict[str, float]) -> None:
+    def send(sample: dict[str, float]) -> None:
         with suppress(DistError):  # Node 0 has ended.
-            store.set(_key(node), json.dumps(own))
+            store.set(_key(node), json.dumps(sample))
 
     with _sampled(send):
         yield

@@ -71,18 +71,21 @@ def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dic
 def _statistics(limits: list[int], lists: list[list[Hypothesis]], seconds: float) -> dict[str, float]:
     """Return speed and figures of the search; `cut_off` counts outputs of the maximum length, which usually repeat themselves."""
     best = [hypotheses[0] for hypotheses in lists]
-    tokens = sum(one.tokens for one in best)
+    tokens = sum(hypothesis.tokens for hypothesis in best)
     return {
         "lines": len(lists),
         "seconds": round(seconds, 2),
         "target_tokens": tokens,
         "tokens_per_second": round(tokens / seconds),
-        "cut_off": sum(one.tokens == limit for one, limit in zip(best, limits, strict=True)),
-        "log_probability_a_token": round(sum(one.log_probability for one in best) / max(tokens, 1), 4),
+        "cut_off": sum(hypothesis.tokens == limit for hypothesis, limit in zip(best, limits, strict=True)),
+        "log_probability_a_token": round(sum(hypothesis.log_probability for hypothesis in best) / max(tokens, 1), 4),
         "hypotheses_a_line": round(sum(map(len, lists)) / len(lists), 2),
     }
 
 
 def _as_json(hypotheses: list[Hypothesis]) -> str:
-    ranked = [{"text": one.text, "score": round(one.score, 5), "log_probability": round(one.log_probability, 5)} for one in hypotheses]
+    ranked = [
+        {"text": hypothesis.text, "score": round(hypothesis.score, 5), "log_probability": round(hypothesis.log_probability, 5)}
+        for hypothesis in hypotheses
+    ]
     return json.dumps(ranked, ensure_ascii=False)

@@ -49,7 +49,7 @@ def run(params: Params) -> str:
     """
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
-    made_by, own = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
+    made_by, settings = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
     task = params.download.task
     scoring, scores = scoring_of(task), read_scores(task)
     hypotheses, references, sources = read_aligned(
@@ -68,7 +68,7 @@ def run(params: Params) -> str:
         tags = version_tags(scores, task, training)
         version = undecided(client, name, training.info.run_id, tags)
         if version is None:
-            model = log_model(client, uri, own, training, made_by["updates"])
+            model = log_model(client, uri, settings, training, made_by["updates"])
             score_model(client, training.info.run_id, str(model.model_id), scoring)
             version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
         decision = decide(client, version, scoring, sources, hypotheses, references)
@@ -134,12 +134,12 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
         journal.end()
 
 
-def log_model(client: MlflowClient, uri: str, own: Decode, training: Run, updates: int) -> ModelInfo:
-    """Log the model directory, whose search is `own`, as a pyfunc in the training's run.
+def log_model(client: MlflowClient, uri: str, settings: Decode, training: Run, updates: int) -> ModelInfo:
+    """Log the model directory, whose search is `settings`, as a pyfunc in the training's run.
 
     The end of the run is kept, also after a publish that was killed here.
     """
-    search = own.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
+    search = settings.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)

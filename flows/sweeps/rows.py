@@ -101,10 +101,10 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
 
     Raises `UserError` (78): no such row.
     """
-    known = [row.name for row in rows]
+    available = [row.name for row in rows]
     for name in names or ():
-        if name not in known:
-            raise configuration_error(f"no row is called {name!r}", did_you_mean(name, known, f"Rows: {', '.join(known)}.", most=1))
+        if name not in available:
+            raise configuration_error(f"no row is called {name!r}", did_you_mean(name, available, f"Rows: {', '.join(available)}.", most=1))
     return [row for row in rows if not names or row.name in names]
 
 
@@ -117,8 +117,8 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
     if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":
         document["model"].setdefault("norm", base["model"]["norm"])
-    given = {"train.seed": seed, "train.updates": updates}
-    overrides = {**row.overrides, **{key: value for key, value in given.items() if value is not None}}
+    changes = {"train.seed": seed, "train.updates": updates}
+    overrides = {**row.overrides, **{key: value for key, value in changes.items() if value is not None}}
     for key, value in overrides.items():
         section, _, name = key.partition(".")
         if section not in document or not name:

@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.cluster.node import StageRun, check_out
 from flows.process.child import StageLog, git, run_child
-from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
+from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path, without_advice
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
@@ -34,7 +34,6 @@ from transformer_core.yaml_io import read_yaml, yaml_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
-_AFTER_TRAINING = frozenset({"average", "decode", "evaluate", "publish"})
 # Version of the format of results.
 _FORMAT = 2
 
@@ -58,7 +57,7 @@ class Job:
 
         With `one_state`, jobs that differ in nothing that changes weights are the same, because they would write the same state.
         """
-        sections = {name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}
+        sections = {name: self.document[name] for name in sections_up_to("train")}
         if one_state:
             train = Train.model_validate(sections["train"])
             sections["train"] = train.model_dump(mode="json", exclude=train.without_effect)
@@ -98,12 +97,12 @@ class Repository:
     def here(cls, url: str, commit: str, machine: Machine) -> "Repository":
         """Return the repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
-        uri, own = tracking_uri(machine), machine.model_dump()
+        uri, section = tracking_uri(machine), machine.model_dump()
         if uri.startswith(SQLITE):
-            own["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
+            section["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
         if machine.mirror:
-            own["mirror"] = str(expanded(machine.mirror).resolve())
-        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
+            section["mirror"] = str(expanded(machine.mirror).resolve())
+        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), section)
 
 
 def code_digest(commit: str) -> str:
@@ -117,7 +116,7 @@ def code_digest(commit: str) -> str:
 
 def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:
     """Return the training of a row with a seed; its key depends on the settings and the code of the stages up to evaluate."""
-    relevant = {name: section for name, section in document.items() if name != "publish"}
+    relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
     key = hashlib.sha256(json.dumps([_FORMAT, digest, relevant], sort_keys=True).encode()).hexdigest()
     return Job(row, seed, document, key)
 
@@ -158,9 +157,9 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     check_out(StageRun(LAST_STAGE, str(repository.root), repository.commit), clone)
     shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.
     git(clone, "config", "remote.origin.url", repository.url)
-    own = repository.root / ".dvc" / "config.local"
-    if own.exists():
-        shutil.copy(own, clone / ".dvc")
+    config = repository.root / ".dvc" / "config.local"
+    if config.exists():
+        shutil.copy(config, clone / ".dvc")
     subprocess.run(dvc("cache", "dir", "--local", repository.cache), cwd=clone, check=True, capture_output=True)
     write_text(clone / PARAMS_FILE, yaml_text({**job.document, "machine": dict(repository.machine)}))
     sources = [name for name in ancestors(LAST_STAGE, clone) if name.endswith(DVC_FILE)]

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 
 from flows.process.child import GRACE_SECONDS
-from flows.process.paths import AVERAGED, DECODED
+from flows.process.paths import AVERAGED, DECODED, stages
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, wait_for
 from transformer_core.files import sha256_of
 
-STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish")
+STAGES = tuple(name for name in stages() if name != "local_files")
 SETTINGS: dict[str, dict[str, object]] = {
     "train": {
         "updates": 120,

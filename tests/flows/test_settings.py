@@ -10,7 +10,6 @@ from flows.process.settings import apply_settings, check_settings_of_run, own_se
 from tests.flows.stages import stage_here
 from tests.refusals import refused
 from transformer_core.config import load_params
-from transformer_core.errors import UserError
 from transformer_core.recipes import load, read
 
 pytestmark = pytest.mark.usefixtures("default_params")
@@ -83,21 +82,16 @@ def test_after_a_run_that_was_killed_the_next_puts_the_file_back_unless_it_was_e
     assert (f"The file before that run is {earlier[0]}\n" in capsys.readouterr().err) if edited else not capsys.readouterr().err
 
 
-def test_a_second_run_does_not_take_the_settings_of_the_first() -> None:
-    with settings_of_run(None, {"train.seed": 7}):
-        for overrides in ({}, {"train.seed": 8}):
-            with refused(69, "another run of the flow is running"), settings_of_run(None, overrides):
+@pytest.mark.parametrize(("first", "others"), [({}, [{"train.seed": 8}]), ({"train.seed": 7}, [{}, {"train.seed": 8}])])
+def test_a_second_run_does_not_take_the_settings_of_the_first(first: dict[str, object], others: list[dict[str, object]]) -> None:
+    with settings_of_run(None, first):
+        seed = load_params().train.seed
+        for overrides in others:
+            with refused(69, "another run of the flow is running in process "), settings_of_run(None, overrides):
                 pass
-        with refused(69, "another run of the flow is running"):
-            own_settings()
-        assert load_params().train.seed == 7
-
-
-def test_a_run_with_settings_does_not_change_those_of_a_run_without() -> None:
-    seed = load_params().train.seed
-    with settings_of_run(None, {}):
-        with pytest.raises(UserError, match="another run of the flow is running in process "), settings_of_run(None, {"train.seed": 7}):
-            pass
+        if first:
+            with refused(69, "another run of the flow is running"):
+                own_settings()
         assert load_params().train.seed == seed
 
 

@@ -235,11 +235,26 @@ def test_uncommitted_changes_are_not_submitted(submit: Submit, repository: Path)
     assert "Submitted" in submit(*SLURM)
 
 
-def test_a_submission_from_a_folder_below_is_sent_to_the_top_of_the_repository(
-    submit: Submit, repository: Path, monkeypatch: pytest.MonkeyPatch
+# A folder, a submission from it, and its line.
+ELSEWHERE = [
+    ("repository/corpora", SLURM, "dvc.yaml: no such file. Run this at the top of the repository.\n"),
+    (".", SLURM, "not a git repository (or any of the parent directories): .git. Other "),
+    (
+        "repository",
+        ["kubernetes", "--image", "i"],
+        "{}: a folder of this machine, which no pod can read. Give an address ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("folder", "job", "line"), ELSEWHERE)
+def test_a_repository_that_the_machines_of_a_job_could_not_clone_is_one_line(
+    folder: str, job: list[str], line: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(repository / "corpora")
-    assert submit(*SLURM, code=78) == "dvc.yaml: no such file. Run this at the top of the repository.\n"
+    monkeypatch.chdir(tmp_path / folder)
+    said = submit(*job, "--dry-run", code=78)
+    assert said.startswith(line.format(tmp_path / "repository"))
+    assert said.count("\n") == 1
 
 
 def test_a_submission_without_a_dvc_remote_says_so(submit: Submit, repository: Path) -> None:
@@ -288,16 +303,6 @@ def test_a_token_in_the_address_of_the_remote_is_in_no_job(submit: Submit, repos
         job = submit(*SLURM, "--dry-run")
     assert f"--repository http://127.0.0.1:{port}/served" in job
     assert "planted-token" not in job
-
-
-def test_outside_git_a_submission_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert submit(*SLURM, "--dry-run", code=78).startswith("not a git repository (or any of the parent directories): .git. Other ")
-
-
-def test_a_folder_is_no_repository_for_pods(submit: Submit, repository: Path) -> None:
-    said = submit("kubernetes", "--image", "i", "--dry-run", code=78)
-    assert said == f"{repository}: a folder of this machine, which no pod can read. Give an address that pods can read: --repository URL\n"
 
 
 def valid_objects(text: str) -> list[Any]:
@@ -433,8 +438,16 @@ def manifest_of(variables: dict[str, Any]) -> Any:
     return configuration.job_manifest
 
 
-def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save() -> None:
-    manifest = manifest_of({"image": "registry.example/transformer-pipeline:1", "gpus": 2, "env": {"MLFLOW_TRACKING_URI": "http://m"}})
+def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_time_to_save_and_the_nodes_and_credentials_that_are_chosen() -> None:
+    chosen = {
+        "image_pull_secrets": [{"name": "registry"}], "node_selector": {"accelerator": "h100"}, "service_account_name": "trainer",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    }  # fmt: skip
+    usual = {"image": "registry.example/transformer-pipeline:1", "gpus": 2, "env": {"MLFLOW_TRACKING_URI": "http://m"}}
+    names = ("imagePullSecrets", "nodeSelector", "serviceAccountName", "tolerations")
+    with_all = manifest_of({**usual, **chosen})["spec"]["template"]["spec"]
+    assert [with_all[name] for name in names] == list(chosen.values())
+    manifest = manifest_of(usual)
     assert manifest["spec"]["backoffLimit"] == 0
     pod = manifest["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
@@ -443,18 +456,10 @@ def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save(
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
     assert variables_of(pod)["MLFLOW_TRACKING_URI"] == "http://m"
     assert variables_of(pod)["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
-    assert {"imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations"} & set(pod) == set()
+    assert not {*names} & {*pod}
     # The image must have this command in its path.
     assert container["args"][0] == "prefect"
     assert re.search(r"^ENV PATH=/home/pipeline/project/\.venv/bin:\$PATH$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
-
-
-def test_variables_of_the_kubernetes_pool_choose_nodes_and_credentials() -> None:
-    secrets, labels, tolerations = [{"name": "registry"}], {"accelerator": "h100"}, [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    variables = {"image_pull_secrets": secrets, "node_selector": labels, "tolerations": tolerations, "service_account_name": "trainer"}
-    pod = manifest_of(variables)["spec"]["template"]["spec"]
-    assert (pod["imagePullSecrets"], pod["nodeSelector"], pod["tolerations"]) == (secrets, labels, tolerations)
-    assert pod["serviceAccountName"] == "trainer"
 
 
 def test_the_kubernetes_pool_asks_for_what_the_worker_knows() -> None:
