@@ -5,9 +5,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from transformer_core.config import parse_yaml
 from transformer_core.errors import UserError
 from transformer_core.project import text_of
+from transformer_core.yaml_io import parse_yaml
 
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")

@@ -331,7 +331,7 @@ class Breaking(Transformer):
 
 
 def breaking(
-    split: BinarizedSplit, path: Path, broken: set[int], watcher: Watcher, stop_after: int = 10**6, updates: int = 20
+    split: BinarizedSplit, path: Path, broken: set[int], watcher: Watcher, stop_after: int = 10**6, **changes: Any
 ) -> tuple[Breaking, Trainer, list[torch.Tensor]]:
     """A model that breaks, its trainer, and its weights after each update."""
     seed_everything(SETTINGS.seed, 0, 0)
@@ -342,7 +342,7 @@ def breaking(
         history.append(weights(model))
         return {"nll": 0.0}
 
-    settings = SETTINGS.model_copy(update={"validate_every": 1, "updates": updates})
+    settings = SETTINGS.model_copy(update={"validate_every": 1, "updates": 20} | changes)
     trainer = trainer_of(model, split, path, settings, watcher, stop_after, validate)
     model.break_in(trainer, broken)
     return model, trainer, history
@@ -361,21 +361,17 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_reported(split: Bin
 
 
 def test_an_overflow_of_the_loss_scaled_for_fp16_is_told_from_a_loss_that_is_not_finite(split: BinarizedSplit, tmp_path: Path) -> None:
-    seed_everything(SETTINGS.seed, 0, 0)
-    watcher, model = Watcher(), Breaking(SIZE, VOCAB)
-    settings = SETTINGS.model_copy(update={"precision": "fp16", "max_skipped": 100})
-    trainer = trainer_of(model, split, tmp_path, settings, watcher)
+    watcher = Watcher()
+    _, trainer, _ = breaking(split, tmp_path, {22}, watcher, updates=24, precision="fp16", max_skipped=100)
     trainer._updater._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
-    model.break_in(trainer, {22})
     trainer.run()
     assert {1, 22} < {update for update, _ in watcher.skipped}  # The first updates, until the scale, halved each time, is low enough.
     assert [update for (update, _), overflow in zip(watcher.skipped, watcher.overflows, strict=True) if not overflow] == [22]
 
 
 def test_more_overflows_in_a_row_than_max_skipped_are_not_expected(split: BinarizedSplit, tmp_path: Path) -> None:
-    seed_everything(SETTINGS.seed, 0, 0)
-    watcher, settings = Watcher(), SETTINGS.model_copy(update={"precision": "fp16", "max_skipped": 2})
-    trainer = trainer_of(Transformer(SIZE, VOCAB), split, tmp_path, settings, watcher)
+    watcher = Watcher()
+    _, trainer, _ = breaking(split, tmp_path, set(), watcher, precision="fp16")
     trainer._updater._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
     with refused(78, "not finite in 3 updates in a row"):
         trainer.run()
@@ -385,11 +381,7 @@ def test_more_overflows_in_a_row_than_max_skipped_are_not_expected(split: Binari
 def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSplit, tmp_path: Path) -> None:
     """All updates of an epoch are broken one at a time: every line but those left out for their length is named once."""
     watcher = Watcher()
-    settings = SETTINGS.model_copy(update={"max_skipped": 1000, "updates": 15})
-    seed_everything(SETTINGS.seed, 0, 0)
-    model = Breaking(SIZE, VOCAB)
-    trainer = trainer_of(model, split, tmp_path, settings, watcher)
-    model.break_in(trainer, set(range(1, 16)))
+    _, trainer, _ = breaking(split, tmp_path, set(range(1, 16)), watcher, updates=15, max_skipped=1000)
     trainer.run()
     assert not watcher.records
     epoch: list[int] = []
@@ -929,6 +921,11 @@ def disagreed(data: Path, split: BinarizedSplit, tmp_path_factory: pytest.TempPa
     return out
 
 
+def endings(disagreed: Path, name: str) -> list[Any]:
+    """How a training of `disagreeing` ended on each rank."""
+    return [torch.load(disagreed / f"{rank}.pt", weights_only=True)[name] for rank in range(2)]
+
+
 @pytest.mark.slow  # about 10 s for this and the two below: three processes
 @pytest.mark.parametrize(
     ("differing", "said"),
@@ -939,14 +936,14 @@ def disagreed(data: Path, split: BinarizedSplit, tmp_path_factory: pytest.TempPa
     ],
 )
 def test_ranks_that_would_train_differently_are_refused(disagreed: Path, differing: str, said: str) -> None:
-    of_ranks = [torch.load(disagreed / f"{rank}.pt", weights_only=True)[differing] for rank in range(2)]
+    of_ranks = endings(disagreed, differing)
     assert of_ranks[0].startswith(said)
     assert of_ranks[1] == of_ranks[0]
 
 
 @pytest.mark.slow
 def test_ranks_of_unlike_initial_weights_train_those_of_rank_0(disagreed: Path, split: BinarizedSplit, tmp_path: Path) -> None:
-    of_ranks = [torch.load(disagreed / f"{rank}.pt", weights_only=True)["seed"] for rank in range(2)]
+    of_ranks = endings(disagreed, "seed")
     assert torch.equal(*of_ranks)
     torch.manual_seed(0)
     alone = Transformer(STILL, VOCAB)
@@ -957,8 +954,7 @@ def test_ranks_of_unlike_initial_weights_train_those_of_rank_0(disagreed: Path, 
 @pytest.mark.slow
 def test_ranks_whose_weights_drift_apart_save_nothing(disagreed: Path) -> None:
     """After the save of update 10 one weight of rank 1 changes; the next save would be that of update 20."""
-    for rank in range(2):
-        said = torch.load(disagreed / f"{rank}.pt", weights_only=True)["drift"]
+    for said in endings(disagreed, "drift"):
         assert said.startswith("69 the ranks do not agree on the checksum of the weights after update 20: ")
     assert [update_of(file) for file in state_files(disagreed / "drift")] == [10]
 
