@@ -313,21 +313,21 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
 def check_params(document: object, path: Path = PARAMS_FILE) -> Params:
     """Return the settings of a document.
 
-    Raises `UserError` (78), which names file and key: a line for each wrong value; if there is none, one line for the first values that
-    contradict each other or from which no model can be built.
+    Raises `UserError` (78), which names file and key: a line for each wrong value; if there is none, one line for the first values from
+    which no model can be built or that contradict each other.
     """
     params = validate_document(Params, document, path)
-    for key, fault, remedy in _contradictions(params):
-        raise configuration_error(f"{path}: {key}: {fault}", remedy)
     try:
-        resolve(params.model)
+        size = resolve(params.model)
     except UserError as error:
         raise configuration_error(f"{path}: {error.message}", error.remedy) from None
+    for key, fault, remedy in _contradictions(params, size):
+        raise configuration_error(f"{path}: {key}: {fault}", remedy)
     return params
 
 
-def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, the fault and the remedy of each contradiction."""
+def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the fault and the remedy of each contradiction; the model has these sizes."""
     train, average, binarize, download = params.train, params.average, params.binarize, params.download
     if train.validate_every % train.save_every:
         yield "train.validate_every", f"must be a multiple of train.save_every ({train.save_every}), got {train.validate_every}", ""
@@ -344,8 +344,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
         yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."
-    model, size = params.model, architectures()[params.model.architecture].size
-    if train.r_drop and model.dropout == 0 and not any(getattr(model, key) for key in size.keys_that_are("dropout")):
+    if train.r_drop and not any(getattr(size, key) for key in size.keys_that_are("dropout")):
         remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
         yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
@@ -367,7 +366,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if params.decode.engine == "ctranslate2":
         if params.decode.precision not in get_args(CTranslate2Precision):
             yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}", ""
-        for key, value in model.model_dump(exclude={"preset", *size.keys_that_are("exported")}, exclude_none=True).items():
+        for key, value in params.model.model_dump(exclude={"preset", *size.keys_that_are("exported")}, exclude_none=True).items():
             yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", "Set decode.engine: torch."
     if not is_language(download.source):
         yield "download.source", f"must be a language, {download.source} can be the target alone", ""
