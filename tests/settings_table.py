@@ -1,24 +1,39 @@
-"""The table of section `model` in docs/settings.md, from the schema. `python -m tests.settings_table` writes it."""
+"""The tables of docs/settings.md, from the schema and the default recipe. `python -m tests.settings_table` writes them."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import fields
 
 from tests.clone import ROOT
-from transformer_core.config import Model
+from transformer_core import recipes
+from transformer_core.config import Model, Params
 from transformer_core.files import write_text
 from transformer_core.sizes import architectures
+from transformer_core.yaml_io import parse_yaml, yaml_text
 
 PAGE = ROOT / "docs" / "settings.md"
-_TABLE = re.compile(r"(?<=settings_table` -->\n).*(?=<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(?<=^## )(\w+)\n(.*?)^\|.*?\n(?!\|)", re.DOTALL | re.MULTILINE)
 
 
-def with_table(page: str) -> str:
-    """The text of the page with the table as it should be."""
-    return _TABLE.sub(lambda _: _table(), page)
+def with_tables(page: str) -> str:
+    """The text of the page with the tables as they should be."""
+    return _TABLE.sub(lambda table: f"{table[1]}\n{table[2]}{_table(table[1])}", page)
 
 
-def _table() -> str:
+def _table(section: str) -> str:
+    if section == "model":
+        return _table_of_models()
+    settings = parse_yaml(recipes.read(recipes.DEFAULT), recipes.DEFAULT)[section]
+    schema = Params.model_fields[section].annotation
+    assert schema is not None
+    rows = ["| key | `tatoeba` | meaning |", "|---|---|---|"]
+    for key, found in schema.model_fields.items():
+        value = yaml_text({key: settings[key]}).strip().removeprefix(f"{key}:").strip()
+        rows.append(f"| `{key}` | {f'`{value}`' if value else ''} | {found.json_schema_extra['words']} |")
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _table_of_models() -> str:
     presets = "; ".join(f"of {name} {_quoted(entry.presets)}" for name, entry in architectures().items())
     meanings = {
         "architecture": f"{_quoted(architectures())}; the first if it is not set",
@@ -37,4 +52,4 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, with_table(PAGE.read_text(encoding="utf-8")))
+    write_text(PAGE, with_tables(PAGE.read_text(encoding="utf-8")))

@@ -49,6 +49,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def words(meaning: str, default: Any = ...) -> Any:
+    """Return the field of a key with its meaning, for docs/settings.md, and its default; a key without one must be in the document."""
+    return Field(default=default, json_schema_extra={"words": meaning})
+
+
 def validate_document(schema: type[Document], document: object, path: Path) -> Document:
     """Check a document against a schema. Raises `UserError` (78), with a line for each fault that names file and key."""
     try:
