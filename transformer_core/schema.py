@@ -104,21 +104,21 @@ def _in_one_line(schema: type[BaseModel], fault: ErrorDetails, path: Path) -> Us
     key, remedy = ".".join(map(str, fault["loc"])), ""
     if fault["type"] in _UNKNOWN_KEY:
         near = _nearest_key(schema, fault)
-        words = "unknown key"
+        problem = "unknown key"
         remedy = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(_known_keys(schema, fault))}."
     elif fault["type"] in _MISSING_KEY:
-        words = "missing"
+        problem = "missing"
     elif fault["type"] == "value_error" and not key:  # Of a `model_validator`: a contradiction between keys, which it names.
-        words = str(fault["ctx"]["error"])
+        problem = str(fault["ctx"]["error"])
     else:
         part = _schema_at(schema, fault["loc"])
         if "description" in part and "properties" not in part:
             told = f"must be {part['description']}"
         else:
             told = re.sub(r"^\w+ should ", "must ", fault["msg"].removeprefix("Value error, "))
-        words = f"{told}, got {_shown(fault['input'])}"
+        problem = f"{told}, got {_shown(fault['input'])}"
         remedy = _OTHER_FORMAT if fault["loc"] == ("format",) else ""
-    line = f"{path}: {key}: {words}" if key else f"{path}: {words}"
+    line = f"{path}: {key}: {problem}" if key else f"{path}: {problem}"
     return configuration_error(line.replace("\n", "\\n"), remedy)  # A key may have a line feed.
 
 
