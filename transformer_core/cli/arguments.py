@@ -57,7 +57,6 @@ def _whole(text: str) -> int:
 
 
 positive_int = _checked(_whole, lambda value: value > 0, "a whole number above 0")
-two_or_more = _checked(_whole, lambda value: value > 1, "a whole number, 2 or more")
 non_negative_int = _checked(_whole, lambda value: value >= 0, "a whole number, 0 or more")
 positive_float = _checked(float, lambda value: 0 < value < math.inf, "a number above 0")
 non_negative_float = _checked(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")
@@ -75,7 +74,6 @@ kubernetes_name = _checked(
     str, re.compile("[a-z]([-a-z0-9]{0,48}[a-z0-9])?").fullmatch, "of a-z, 0-9 and -, the first a letter, the last no -, at most 50"
 )
 vocabulary_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
-svg_file = _checked(Path, lambda path: path.suffix.lower() == ".svg", "a file whose name ends in .svg")
 sentence = _checked(str, lambda text: text.encode().decode() == text, "valid UTF-8")  # Python passes other bytes on as surrogates.
 _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
