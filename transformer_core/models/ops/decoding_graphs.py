@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from transformer_core.models.transformer import Transformer, TransformerState
 from transformer_core.models.translation import as_autocast
-
-Model = TypeVar("Model")
 
 _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
 # Number of steps for which memory is reserved at a time; each time a graph is captured anew. Outputs are about as long as their sources, so
@@ -165,6 +163,6 @@ def _tensors(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def graphed(model: Model) -> Model | GraphedTransformer:
+def graphed(model: Any) -> Any:
     """Return the model with captured steps, or itself where none can be captured: a step may depend on its number only through tensors."""
     return GraphedTransformer(model) if isinstance(model, Transformer) and model.device.type == "cuda" else model
