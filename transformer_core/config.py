@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from pydantic import AfterValidator, Field, create_model
 
 from transformer_core.errors import UserError, configuration_error, did_you_mean
+from transformer_core.places import Place
 from transformer_core.schema import (
     Language,
     Name,
@@ -275,11 +276,12 @@ class Machine(Section):
     """Settings that cannot change a result: they are no DVC parameters and not part of the fingerprint."""
 
     devices: PositiveInt | None = words("processes that train together on a machine; empty: one per GPU, else one per core", None)
-    nodes: PositiveInt | None = words("machines of a work pool that train together, in `python -m flows.pipeline` only; empty: one", None)
     threads: PositiveInt | None = words("threads of each of these processes on a CPU; empty: they share the cores", None)
     workers: PositiveInt | None = words("processes that clean and encode text; empty: one per core, fewer for short texts", None)
     mirror: Name | None = words("folder in which files are looked up before they are downloaded ([data.md](data.md#fetching))", None)
-    pools: dict[str, str] = words("work pool of each stage that does not run where the flow runs ([cluster.md](cluster.md))", {})
+    places: dict[str, Place] = words("where a stage runs if not here: Slurm, Kubernetes or a work pool ([cluster.md](cluster.md))", {})
+    grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)
+    patience_hours: PositiveFloat = words("time for which a stage that a lost service or node ended is tried again without progress", 12.0)
     limit_hours: PositiveFloat | None = words(
         "time after which a stage of the flow must save and end, to be tried again up to three times", None
     )
@@ -288,8 +290,8 @@ class Machine(Section):
 
     @property
     def training_nodes(self) -> int:
-        """Number of machines that a training uses: `nodes` in a work pool, one elsewhere."""
-        return (self.nodes or 1) if "train" in self.pools else 1
+        """Number of machines that a training uses: those of its place, one here."""
+        return self.places["train"].nodes if "train" in self.places else 1
 
 
 class Params(Section):

@@ -99,6 +99,11 @@ def run_child(
             raise
 
 
+def without_starters() -> dict[str, str]:
+    """Return this process's environment for one that outlives it, perhaps on another machine."""
+    return {name: value for name, value in os.environ.items() if name not in (_TAG, STARTERS)}
+
+
 def git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command. Raises `CalledProcessError`, and `UserError` (69) where git is not installed."""
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}

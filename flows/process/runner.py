@@ -82,30 +82,35 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     return wrapped
 
 
-def run_stage(name: str, body: Callable[[Params], str]) -> int:
-    """Run a stage and return the exit code of its process.
+def run_stage(name: str, body: Callable[[], str], report_name: str = "") -> int:
+    """Run a stage, here or elsewhere, and return the exit code of its process. `body` returns the closing line.
 
     The first of the stop signals and the death of the process that started this one (`exit_with_starters`) raises `Interrupted` in
     `body`; later signals are ignored during clean-up. A stage with a state to save (train) installs its own handlers in `body` and raises
     `Interrupted` after it has saved; they are not restored here.
 
-    At the end, `.state/exit/NAME.json` has {code, message, remedy}. The file is absent while the stage runs and after SIGKILL. If the stage
-    is already running in this repository, the exit code is 69: the other process will end (often it is saving after a stop), so a retry
-    is right.
+    At the end, `.state/exit/NAME.json` has {code, message, remedy}; `report_name` is another name for it. The file is absent while the
+    stage runs and after SIGKILL.
     """
-    report = exit_file(name)
+    report = exit_file(report_name or name)
     prepare_streams()
     try:
         stop_on_signals()
         exit_with_starters()
         with machine_errors(name, memory_remedy(name)):
             report.unlink(missing_ok=True)
-            with locked(STATE / "locks" / name, f"stage {name}"):
-                closing = _run_body(name, body)
+            try:
+                closing = body()
+            finally:
+                ignore_stop_signals()  # So that the report of the exit is written.
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):
             error = UserError(str(error) or f"{name}: interrupted", "Run it again to resume.", ExitCode.INTERRUPTED)
         report_exit(report, error.exit_code, error.message, error.remedy)
+        echo(str(error), sys.stderr)
+        return error.exit_code
+    except StageError as error:
+        report_exit(report, error.exit_code, str(error))
         echo(str(error), sys.stderr)
         return error.exit_code
     except BaseException as error:
@@ -117,15 +122,19 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     return ExitCode.DONE
 
 
-def _run_body(name: str, body: Callable[[Params], str]) -> str:
-    try:
+def run_here(name: str, body: Callable[[Params], str], lock: str = "") -> str:
+    """Run a stage on this machine under its lock, and return its closing line; `lock` is another name for it.
+
+    Raises `UserError`: 69 if the stage is running in this repository: the other process will end (often it is saving after a stop), so a
+    retry is right. 78 if the settings were edited meanwhile.
+    """
+    with locked(STATE / "locks" / (lock or name), f"stage {name}"):
         before, params = read_yaml(PARAMS_FILE), load_params()
         began = time.monotonic()
         closing = body(params)
-    finally:
-        ignore_stop_signals()  # So that the report of the exit is written.
-    _refuse_changes(name, before)
-    record_seconds(name, params, time.monotonic() - began)
+        _refuse_changes(name, before)
+        if not lock:
+            record_seconds(name, params, time.monotonic() - began)
     return closing
 
 

@@ -15,23 +15,43 @@ from flows.process.signals import hold_stop_signals, release_stop_signals
 def main() -> int:
     """Return the exit code of the stage."""
     hold_stop_signals()
-    from flows.process.runner import reports_errors, run_stage
+    from flows.process.runner import reports_errors
     from transformer_core.cli.arguments import Parser
-    from transformer_core.config import load_params
 
     parser = Parser(prog="python -m flows.stages", description="Run one stage; its settings are in params.yaml.")
     parser.add_argument("name", choices=[module.name for module in pkgutil.iter_modules(stages.__path__) if module.name != "__main__"])
+    parser.add_argument("--here", action="store_true", help="as a node of a job: run it on this machine, whatever machine.places says")
 
     @reports_errors
     def run() -> int:
-        name = parser.parse_args().name
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            from flows.cluster.ranks import run_rank
-
-            return run_rank(lambda: _module(name).train(load_params()))
-        return run_stage(name, lambda params: str(_module(name).run(params)))
+        options = parser.parse_args()
+        return _run(options.name, options.here)
 
     return run()
+
+
+def _run(name: str, here: bool) -> int:
+    from flows.process.runner import run_here, run_stage
+    from transformer_core.config import load_params
+
+    def body() -> str:
+        params = load_params()
+        if name in params.machine.places:
+            from flows.places.jobs import run_elsewhere
+
+            release_stop_signals()
+            return run_elsewhere(name, params.machine.places[name], params)
+        return run_here(name, _module(name).run)
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from flows.places.ranks import run_rank
+
+        return run_rank(lambda: _module(name).train(load_params()))
+    if not here:
+        return run_stage(name, body)
+    # Node 0 writes the outputs, under the same lock as a stage without a place.
+    rank = os.environ.get("TRANSFORMER_NODE_RANK", "0")
+    return run_stage(name, lambda: run_here(name, _module(name).run, "" if rank == "0" else f"{name}-{rank}"), f"{name}-node-{rank}")
 
 
 def _module(name: str) -> ModuleType:

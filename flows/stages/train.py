@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.cluster.group import NodeGroup
-from flows.cluster.ranks import launch
+from flows.places.group import NodeGroup
+from flows.places.ranks import launch
 from flows.process import paths
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
@@ -45,9 +45,6 @@ def run(params: Params) -> str:
     if params.train.warning:
         echo(params.train.warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
-    if group is None and (params.machine.nodes or 1) > 1:
-        alone = "is for python -m flows.pipeline; this training runs on this machine alone"
-        echo(f"machine.nodes: {params.machine.nodes} {alone}", sys.stderr)
     first = group is None or group.rank == 0
     if only_outputs_are_missing(params.train, state, first):
         if first:
@@ -76,8 +73,8 @@ def _check_data(params: Params) -> None:
     BPE-dropout with a vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's aligner is
     missing.
     """
-    pools = params.machine.pools
-    if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
+    places = params.machine.places
+    if params.average.shortlist and places.get("train") == places.get("average"):  # Stage average needs it here, after the training.
         check_aligner()
     read_manifest(params)
     for split in ("train", "valid"):

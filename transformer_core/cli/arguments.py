@@ -66,13 +66,6 @@ max_extra = _checked(_whole, lambda value: 0 < value <= 100_000, "a whole number
 up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 10")  # As decode.alpha.
 up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
 fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
-slurm_name = _checked(str, re.compile(r"[\w.-]+").fullmatch, "of letters, digits, _, . and -")  # The lines for sbatch have no quotes.
-slurm_value = _checked(str, re.compile(r"[\w.,:@+/-]+").fullmatch, "a word of letters, digits and _.,:@+/-")
-slurm_time = _checked(str, re.compile("([0-9]+-)?[0-9]+(:[0-9]+){0,2}").fullmatch, "a time of Slurm, such as 24:00:00 or 2-12")
-# A hash is added to it; Kubernetes takes at most 63 characters.
-kubernetes_name = _checked(
-    str, re.compile("[a-z]([-a-z0-9]{0,48}[a-z0-9])?").fullmatch, "of a-z, 0-9 and -, the first a letter, the last no -, at most 50"
-)
 vocabulary_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
 sentence = _checked(str, lambda text: text.encode().decode() == text, "valid UTF-8")  # Python passes other bytes on as surrogates.
 _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")

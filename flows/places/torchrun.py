@@ -1,8 +1,8 @@
 """torchrun, made to leave stop signals to the ranks and to name the rank that failed first.
 
-    python -m flows.cluster.torchrun --standalone --nproc-per-node=2 -m flows.stages train
+    python -m flows.places.torchrun --standalone --nproc-per-node=2 -m flows.stages train
 
-takes the arguments of torchrun; for several machines, flows/cluster/group.py adds `--nnodes`, `--node-rank` and the rendezvous. Stop
+takes the arguments of torchrun; for several machines, flows/places/group.py adds `--nnodes`, `--node-rank` and the rendezvous. Stop
 signals reach the ranks directly: `run_child` sends them to every process, and a terminal to the whole process group. torchrun itself would
 end ranks that are saving, and print a traceback.
 """

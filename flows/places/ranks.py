@@ -1,12 +1,14 @@
 """The ranks of a training. The stage starts them under torchrun, and each reports its exit code, because torchrun itself ends with 1."""
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
-from flows.cluster.group import NodeGroup
+from flows.places.group import NodeGroup
 from flows.process.child import run_child
 from flows.process.progress import RankOutput
 from flows.process.runner import echo, exit_file, exit_with_starters, memory_remedy, report_exit
@@ -14,7 +16,6 @@ from flows.process.signals import SIGNALLED, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
-_RANK_EXIT = exit_file("train-rank")
 # Within them torchrun sees that a rank of its machine has ended, and stops the others.
 _TORCHRUN_SECONDS = 10
 
@@ -27,20 +28,21 @@ def launch(devices: int, group: NodeGroup | None) -> None:
             when memory runs out.
         Interrupted: the ranks were stopped and have saved.
     """
-    _RANK_EXIT.unlink(missing_ok=True)
+    rank_exit = _rank_exit()
+    rank_exit.unlink(missing_ok=True)
     nodes = ["--standalone"] if group is None else group.torchrun()
-    ranks = [sys.executable, "-m", "flows.cluster.torchrun", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages", "train"]
+    ranks = [sys.executable, "-m", "flows.places.torchrun", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages", "train"]
     # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
         with closing(RankOutput()) as drawn:
             code = run_child(ranks, drawn, environment=environment | drawn.environment)
     except Interrupted:
-        if not _RANK_EXIT.exists():
+        if not rank_exit.exists():
             raise
         code = ExitCode.INTERRUPTED  # The ranks have saved; their report names the update.
-    if _RANK_EXIT.exists():
-        report = read_json(_RANK_EXIT)
+    if rank_exit.exists():
+        report = read_json(rank_exit)
         if report["code"] != ExitCode.INTERRUPTED:
             raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
         if code in (ExitCode.DONE, ExitCode.INTERRUPTED):  # Otherwise a rank failed, and torchrun stopped the one that reports this.
@@ -63,15 +65,16 @@ def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
     stop_on_signals()
     exit_with_starters()
+    rank_exit = _rank_exit()
     try:
         with machine_errors("train", memory_remedy("train")):
             body()
     except Interrupted as error:
-        if not _RANK_EXIT.exists():  # torchrun stops the other ranks when one has failed, whose report has the reason.
-            report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
+        if not rank_exit.exists():  # torchrun stops the other ranks when one has failed, whose report has the reason.
+            report_exit(rank_exit, ExitCode.INTERRUPTED, str(error))
     except UserError as error:
-        report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
-        if not _RANK_EXIT.exists():
+        report_exit(rank_exit, error.exit_code, error.message, error.remedy)
+        if not rank_exit.exists():
             echo(str(error), sys.stderr)
         return error.exit_code
     except RuntimeError as error:
@@ -83,6 +86,11 @@ def run_rank(body: Callable[[], None]) -> int:
         time.sleep(_TORCHRUN_SECONDS)
         return ExitCode.UNAVAILABLE
     return 0
+
+
+def _rank_exit() -> Path:
+    """Return the file with the report of this node's ranks; the nodes of a training share the folder."""
+    return exit_file(f"train-rank-{os.environ.get('TRANSFORMER_NODE_RANK', '0')}")
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

@@ -1,0 +1,256 @@
+"""A stage elsewhere: its own process submits it to the scheduler of its place, follows the job, and passes a stop on.
+
+The job runs `python -m flows.stages NAME --here` in this same folder, on storage that its machines share: nothing is copied. Started again
+after a kill, the process finds its job by name and follows it. Each node leaves a report of its exit, `.state/exit/NAME-node-RANK.json`;
+`.state/jobs` has the job's log, the request to stop it, and when it last made progress.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from flows.process.child import run_child
+from flows.process.paths import STATE, sections_up_to, stages
+from flows.process.progress import RankOutput
+from flows.process.repro import TRANSIENT
+from flows.process.runner import StageError, echo, exit_file
+from transformer_core.config import Machine, Params
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
+from transformer_core.files import locked, read_json, write_json
+from transformer_core.places import Kubernetes, Place, Slurm
+
+JOBS = STATE / "jobs"
+POLL_SECONDS = 2.0
+_NAME_DIGITS = 8
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage with its settings in this folder: what a job runs, and the name by which it is found again."""
+
+    stage: str
+    name: str
+    machine: Machine
+
+    @classmethod
+    def of(cls, stage: str, params: Params) -> "Job":
+        """Return the job of a stage. Its name has a hash of this folder, the stage, and the settings up to it."""
+        settings = params.model_dump(mode="json", include={*sections_up_to(stage)})
+        key = sha256(json.dumps([str(Path.cwd()), stage, settings], sort_keys=True).encode()).hexdigest()
+        return cls(stage, f"{stage.replace('_', '-')}-{key[:_NAME_DIGITS]}", params.machine)
+
+    @property
+    def log(self) -> Path:
+        """The output of all its nodes."""
+        return JOBS / f"{self.name}.log"
+
+    @property
+    def asked_to_stop(self) -> Path:
+        """A file that is there once somebody has stopped the job: it is not queued again."""
+        return JOBS / f"{self.name}.stop"
+
+    def reports(self) -> list[Path]:
+        """Return the reports of its nodes, node 0 first."""
+        found = exit_file(self.stage).parent.glob(f"{self.stage}-node-*.json")
+        return sorted(found, key=lambda file: int(file.stem.rpartition("-")[2]))
+
+    def clear(self) -> None:
+        """Remove what an earlier job of this name, and the nodes of an earlier job of this stage, have left."""
+        JOBS.mkdir(parents=True, exist_ok=True)
+        for file in (self.log, self.asked_to_stop, self._progress, *self.reports()):
+            file.unlink(missing_ok=True)
+
+    def outcome(self) -> tuple[int, str] | None:
+        """Return exit code and message of its nodes; None without any report.
+
+        They are those of a node whose error no retry mends, else of the first that failed: a node that loses another ends with 69.
+        """
+        found = [(int(report["code"]), str(UserError(report["message"], report["remedy"]))) for report in map(read_json, self.reports())]
+        failed = [outcome for outcome in found if outcome[0]]
+        permanent = [outcome for outcome in failed if outcome[0] not in TRANSIENT]
+        return next(iter([*permanent, *failed, *found]), None)
+
+    def tries_again(self, code: int, update: int, now: float) -> bool:
+        """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
+
+        Args:
+            code: exit code of the job.
+            update: last update that is saved; 0 for a stage other than train.
+            now: seconds since the epoch.
+        """
+        if code not in TRANSIENT or self.asked_to_stop.exists():
+            return False
+        last = {"update": -1, "since": now}
+        with suppress(FileNotFoundError):
+            last = read_json(self._progress)
+        if update > last["update"]:
+            last = {"update": update, "since": now}
+            write_json(self._progress, last)
+        return bool(now - last["since"] < 3600 * self.machine.patience_hours)
+
+    @property
+    def _progress(self) -> Path:
+        return JOBS / f"{self.name}.json"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a scheduler says of a job: its phase, and the reason in the scheduler's words."""
+
+    phase: Literal["waiting", "running", "ended"]
+    words: str = ""
+
+
+class Scheduler(Protocol):
+    """What submits and stops jobs. Each method raises `UserError`: 69 if it does not answer, 78 if it refuses."""
+
+    def find(self) -> str | None:
+        """Return the number of the job that has not ended, or None."""
+
+    def submit(self) -> str:
+        """Submit the job and return its number."""
+
+    def look(self, number: str) -> Seen:
+        """Return what the job does."""
+
+    def stop(self, number: str, running: bool) -> None:
+        """Send its nodes SIGTERM, or remove it from the queue."""
+
+
+def check_places(machine: Machine) -> None:
+    """Raise a `UserError` (78) for a key of `machine.places` that is no stage."""
+    for name in machine.places:
+        if name not in stages():
+            message = f"params.yaml: machine.places.{name}: no such stage"
+            raise configuration_error(message, did_you_mean(name, stages(), f"Stages: {', '.join(stages())}."))
+
+
+def run_elsewhere(stage: str, place: Place, params: Params) -> str:
+    """Run a stage in its place, and return its closing line.
+
+    Raises:
+        UserError: the error of a node; 69 if the scheduler does not answer, or the job left no report.
+        StageError: a bug ended a node.
+        Interrupted: stopped, here or in the scheduler; a training has saved its state.
+    """
+    check_places(params.machine)
+    job = Job.of(stage, params)
+    with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"), closing(RankOutput()) as output:
+        scheduler = _scheduler(place, job)
+        ask = partial(_answer, patience=3600 * params.machine.patience_hours)
+        number = ask(scheduler.find)
+        if number is None:
+            job.clear()
+            number = ask(scheduler.submit)
+            echo(f"{stage}: job {number} of {place.on}, log {job.log}", sys.stderr)
+        else:
+            echo(f"{stage}: job {number} of {place.on} goes on, log {job.log}", sys.stderr)
+        log = _Log(job.log, output)
+        try:
+            _follow(scheduler, number, log, ask)
+        except Interrupted:
+            job.asked_to_stop.touch()
+            with suppress(UserError):
+                scheduler.stop(number, _follow(scheduler, number, log, ask, time.monotonic()).phase == "running")
+                _follow(scheduler, number, log, ask, time.monotonic() + params.machine.grace_seconds)
+            outcome = job.outcome()
+            raise Interrupted(outcome[1] if outcome else f"{stage}: job {number} was stopped") from None
+    return _closing_line(job, number)
+
+
+def _scheduler(place: Place, job: Job) -> Scheduler:
+    """Return the scheduler of a place. Prefect takes seconds to import."""
+    if isinstance(place, Slurm):
+        from flows.places.slurm import SlurmQueue
+
+        return SlurmQueue(place, job)
+    if isinstance(place, Kubernetes):
+        from flows.places.kubernetes import KubernetesJobs
+
+        return KubernetesJobs(place, job)
+    from flows.places.work_pool import PrefectPool
+
+    return PrefectPool(place, job)
+
+
+def _closing_line(job: Job, number: str) -> str:
+    outcome = job.outcome()
+    if outcome is None:
+        message = f"{job.stage}: job {number} ended without a report"
+        raise UserError(message, f"Its log is {job.log}. Run it again to resume.", ExitCode.UNAVAILABLE)
+    code, message = outcome
+    if code == ExitCode.INTERRUPTED:
+        raise Interrupted(message)
+    if code in set(ExitCode) - {ExitCode.DONE}:
+        raise UserError(message, "", ExitCode(code))
+    if code:
+        raise StageError(code, f"{message} (log {job.log})")
+    return message
+
+
+def _follow(
+    scheduler: Scheduler, number: str, log: "_Log", ask: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
+) -> Seen:
+    """Pass the log on until the job has ended or the deadline has passed, and return what it did last. Says why it waits."""
+    told = ""
+    while True:
+        seen = ask(partial(scheduler.look, number))
+        log.pass_on()
+        if seen.phase == "ended" or (deadline is not None and time.monotonic() >= deadline):
+            return seen
+        if seen.phase == "waiting" and seen.words != told:
+            echo(f"job {number} waits: {seen.words}", sys.stderr)
+        told = seen.words
+        time.sleep(POLL_SECONDS)
+
+
+def _answer(question: Callable[[], Answer], patience: float) -> Answer:
+    """Return a scheduler's answer; ask again for `patience` seconds while it is away: its jobs go on."""
+    deadline, told = time.monotonic() + patience, False
+    while True:
+        try:
+            return question()
+        except UserError as error:
+            if error.exit_code != ExitCode.UNAVAILABLE or time.monotonic() >= deadline:
+                raise
+            if not told:
+                echo(f"{first_line(error)}; asking again for {patience / 3600:g} hours", sys.stderr)
+                told = True
+        time.sleep(POLL_SECONDS)
+
+
+def run_here(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:
+    """Run a stage as one node of a job, whose output goes to `write` and to the job's log; return its exit code."""
+    with (folder / log).open("a", encoding="utf-8") as file:
+
+        def on_line(line: str) -> None:
+            print(f"{prefix}{line}", file=file, flush=True)
+            write(line)
+
+        return run_child([sys.executable, "-m", "flows.stages", stage, "--here"], on_line, directory=folder)
+
+
+class _Log:
+    """The log of a job, from its end at the start of this process on. Slurm writes the node before each line of a training on several."""
+
+    def __init__(self, path: Path, write: Callable[[str], None]) -> None:
+        self._path, self._write, self._rest = path, write, b""
+        self._read = path.stat().st_size if path.exists() else 0
+
+    def pass_on(self) -> None:
+        """Pass complete lines on that were added."""
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._read)
+            block = file.read()
+            self._read += len(block)
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for line in lines:
+                self._write(line.decode(errors="replace").removeprefix("0: "))
