@@ -34,7 +34,7 @@ import requests
 from common import STAGE_ENVIRONMENT, command_line, english_sentences, markdown, write_params
 from scipy import stats
 
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from flows.process.paths import PUBLISHED
 from flows.process.runner import in_background
 from transformer_core.files import read_json

@@ -127,7 +127,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory, _isolated: None) ->
     """The address of a Prefect server, started once (seconds) and used by every flow in this process."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from tests.flows.cluster import PrefectServer
+    from tests.flows.prefect_server import PrefectServer
 
     server = PrefectServer(tmp_path_factory.mktemp("prefect-server"))
     with closing(server), temporary_settings({PREFECT_API_URL: server.address}):

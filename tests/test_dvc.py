@@ -18,8 +18,8 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files; the
 # registry of tasks (which names a length for the validations of stage train, and the main score).
 NO_RESULT = {
-    "flows/cluster/group.py",
-    "flows/cluster/ranks.py",
+    "flows/places/group.py",
+    "flows/places/ranks.py",
     "flows/process/child.py",
     "flows/process/paths.py",
     "flows/process/progress.py",

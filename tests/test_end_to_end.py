@@ -221,7 +221,7 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
     clone.commit("fine-tuning")
     clone.run("dvc", "push", "--run-cache")
     clone.run("git", "branch", "--force", "tuned")  # An earlier test has left no branch checked out, and nodes clone branches.
-    node = ("-m", "flows.cluster.node", "train", "--repository", str(clone.root), "--commit", clone.run("git", "rev-parse", "HEAD").strip())
+    node = ("-m", "flows.places.node", "train", "--repository", str(clone.root), "--commit", clone.run("git", "rev-parse", "HEAD").strip())
     clone.environment["TRANSFORMER_CLONES"] = str(tmp_path / "clones")
     clone.run(sys.executable, *node)
     (there,) = (path for path in (tmp_path / "clones").iterdir() if path.is_dir())

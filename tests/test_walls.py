@@ -41,7 +41,7 @@ COMPONENTS = {
         {"compare", "scores", "submit", "sweep", "tracking", "translate"},
     ],
 }
-WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster/pools.py", "flows/sweep.py"}
+WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/places/pools.py", "flows/sweep.py"}
 WHERE_MLFLOW_IS_ALLOWED = {
     "flows/compare.py",
     "flows/record/registry.py",

@@ -6,6 +6,7 @@ after a kill, the process finds its job by name and follows it. Each node leaves
 """
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -13,8 +14,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from importlib import resources
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
+
+from jinja2 import Environment, StrictUndefined
 
 from flows.process.child import run_child
 from flows.process.paths import STATE, sections_up_to, stages
@@ -109,6 +113,14 @@ class Seen:
     words: str = ""
 
 
+def render(template: str, values: dict[str, Any]) -> str:
+    """Return the text of a job from a template of Jinja; a missing value is an error."""
+    text = resources.files("flows.places").joinpath("templates", template).read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
+    environment.filters |= {"shell": shlex.quote, "json": json.dumps}
+    return environment.from_string(text).render(values)
+
+
 class Scheduler(Protocol):
     """What submits and stops jobs. Each method raises `UserError`: 69 if it does not answer, 78 if it refuses."""
 
@@ -193,7 +205,7 @@ def _closing_line(job: Job, number: str) -> str:
         raise UserError(message, "", ExitCode(code))
     if code:
         raise StageError(code, f"{message} (log {job.log})")
-    return message
+    return f"{job.stage}: job {number} is done"
 
 
 def _follow(

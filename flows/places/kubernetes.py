@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.places.jobs import Job, Seen, run_here
+from flows.places.jobs import Job, Seen, render, run_here
 from flows.places.slurm import RENDEZVOUS_PORT
-from flows.places.templates import render
 from flows.process.runner import echo, reports_errors
 from flows.process.signals import stop_on_signals
 from transformer_core.cli.arguments import Parser

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.places.jobs import Job, Seen
-from flows.places.templates import render
+from flows.places.jobs import Job, Seen, render
 from flows.process.child import without_starters
 from flows.process.paths import STATE
 from flows.process.runner import reports_errors
@@ -88,7 +87,7 @@ def _slurm(*command: str, script: str | None = None) -> str:
         message = f"machine.places: {command[0]} is not installed here"
         raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None
     if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2].removeprefix(f"{command[0]}: ").removeprefix("error: ")
+        reason = done.stderr.strip().partition("\n")[0].removeprefix(f"{command[0]}: ").removeprefix("error: ")
         if any(words in done.stderr for words in _AWAY):
             raise UserError(f"Slurm is away: {reason}", "", ExitCode.UNAVAILABLE)
         raise configuration_error(f"{command[0]} refuses: {reason}", "Correct machine.places.")

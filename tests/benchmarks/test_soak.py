@@ -63,7 +63,7 @@ def test_the_table_has_folders_and_what_lived_long() -> None:
     ("command", "name"),
     [
         ("/venv/bin/python -u -m flows.stages train", "flows.stages train"),
-        ("python -m flows.cluster.torchrun --standalone -m flows.stages train", "flows.cluster.torchrun"),
+        ("python -m flows.places.torchrun --standalone -m flows.stages train", "flows.places.torchrun"),
         ("python3.11 /venv/bin/mlflow models serve", "mlflow models"),
         ("python", "python"),
         ("/usr/bin/git gc --auto", "git gc"),

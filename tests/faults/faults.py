@@ -13,10 +13,10 @@ from random import Random
 
 import psutil
 
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from tests.faults.pipeline import DVC, FLOW, OUTPUTS, STAGES, Ended, Home, Pipeline
 from tests.faults.proxy import Trouble, troubled
-from tests.flows.cluster import PrefectServer
+from tests.flows.prefect_server import PrefectServer
 from tests.flows.servers import mlflow_server
 from tests.mounts import MOUNTING
 from tests.waiting import wait_for
@@ -254,8 +254,8 @@ WITH_MLFLOW = ("train", "evaluate", "publish")
 FAULTS: Mapping[str, Fault] = {
     "kill -9 of the stage": Fault(lambda scene: scene.kill(f"flows.stages {scene.stage}")),
     # Or of torchrun above the ranks.
-    "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.cluster.torchrun", "-u"), ("train",)),
-    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.cluster.torchrun", "-u"), ("train",), (DVC,)),
+    "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.places.torchrun", "-u"), ("train",)),
+    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.places.torchrun", "-u"), ("train",), (DVC,)),
     "kill -9 of dvc": Fault(lambda scene: scene.kill("repro")),
     "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),

@@ -12,7 +12,7 @@ from random import Random
 from flows.process.repro import repair
 from tests.faults.faults import FAULTS, Scene
 from tests.faults.pipeline import FLOW, STAGES, Ended, Pipeline, Result
-from tests.flows.cluster import PrefectServer
+from tests.flows.prefect_server import PrefectServer
 
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 

@@ -10,7 +10,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.clone import Clone, tiny_clone
-from tests.flows.cluster import PrefectServer
+from tests.flows.prefect_server import PrefectServer
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Completed, Crashed, Running
 from safetensors.torch import load_file
 
-from flows.cluster import pools
+from flows.places import pools
 from flows.pipeline import pipeline
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import stages
 from flows.sweep import sweep
 from tests.clone import ROOT, Clone
 from tests.faults.proxy import troubled
-from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
+from tests.flows.prefect_server import artifacts, ended, lines, start, table, worker_at
 from tests.refusals import refused
 from tests.waiting import wait_for
 from transformer_core.errors import UserError
@@ -53,7 +53,7 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
 
 
 def test_the_automation_for_lost_machines_watches_the_flows_of_this_project(client: SyncPrefectClient) -> None:
-    (lost,) = read_yaml(ROOT / "flows/cluster/templates/automations.yaml")["automations"]
+    (lost,) = read_yaml(ROOT / "flows/places/templates/automations.yaml")["automations"]
     made = client.read_automation(client.create_automation(AutomationCore.model_validate(lost)))
     assert made is not None
     assert isinstance(made.trigger, EventTrigger)

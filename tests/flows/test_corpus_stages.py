@@ -15,7 +15,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
 from tests.waiting import wait_for

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.cluster.group import NodeGroup, address_towards, free_port
+from flows.places.group import NodeGroup, address_towards, free_port
 from flows.record.journal import JOURNALS
 from tests.flows.test_train_stage import prepare
 from tests.refusals import refused

@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
-from flows.cluster.pools import check_stages
+from flows.places.pools import check_stages
 from flows.pipeline import in_registry, is_transient, outcome_of, pipeline, stage_task, stages_between, trained, training_link
 from flows.process.child import GRACE_SECONDS, TimeLimitError
 from flows.process.paths import PUBLISHED, SCORES

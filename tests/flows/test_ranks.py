@@ -20,7 +20,7 @@ os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "killed" else sys.exit(78
 RANK = """
 import os, signal, sys
 import torch
-from flows.cluster import ranks
+from flows.places import ranks
 
 def body():
     rank, folder = int(sys.argv[1]), sys.argv[2]
@@ -47,7 +47,7 @@ def test_a_rank_whose_other_was_killed_ends_with_one_line(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("ending", "code"), [("refused", 78), ("killed", 128 + signal.SIGKILL)])
 def test_torchrun_ends_with_the_code_of_the_rank_that_is_the_cause(tmp_path: Path, ending: str, code: int) -> None:
     (tmp_path / "rank.py").write_text(ENDING, encoding="utf-8")
-    command = [sys.executable, "-m", "flows.cluster.torchrun", "--standalone", "--nproc-per-node=2", str(tmp_path / "rank.py"), ending]
+    command = [sys.executable, "-m", "flows.places.torchrun", "--standalone", "--nproc-per-node=2", str(tmp_path / "rank.py"), ending]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
     assert done.stderr == ("" if ending == "refused" else "rank 0 failed first: ended by SIGKILL\n")

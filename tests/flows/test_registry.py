@@ -12,7 +12,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-from flows.cluster.pools import node
+from flows.places.pools import node
 from flows.pipeline import pipeline
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register

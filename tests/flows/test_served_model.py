@@ -17,7 +17,7 @@ import requests
 from mlflow.pyfunc.model import PythonModelContext
 
 from flows import translate
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers

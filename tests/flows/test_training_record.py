@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from flows.record.journal import read_events
 from flows.record.server import connect, search
 from tests.flows.publishing import FINGERPRINT, before_publish, random_model

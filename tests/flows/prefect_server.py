@@ -13,7 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-from flows.cluster.group import free_port
+from flows.places.group import free_port
 from tests.clone import Clone
 from tests.flows.servers import server, with_tables
 from tests.waiting import wait_for

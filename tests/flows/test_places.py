@@ -1,0 +1,218 @@
+"""Stages elsewhere: what a job is, how it ends and is tried again, and the jobs of Kubernetes, which are valid and restricted."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from flows.places.jobs import Job, check_places
+from flows.places.kubernetes import KubernetesJobs
+from flows.places.slurm import SlurmQueue
+from flows.process.runner import exit_file, report_exit
+from tests.clone import ROOT
+from tests.refusals import refused
+from transformer_core.config import Params, check_params
+from transformer_core.places import Kubernetes, Slurm
+from transformer_core.yaml_io import parse_yaml
+
+TEMPLATES = ROOT / "flows/places/templates"
+KUBERNETES = "1.37"
+HOURS = 3600.0
+
+Settings = Callable[..., Params]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The default settings with changed keys of section `machine`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def changed(section: str = "machine", **keys: object) -> Params:
+        document = parse_yaml((ROOT / "transformer_core/recipes/tatoeba.yaml").read_text(encoding="utf-8"), "tatoeba")
+        document[section].update(keys)
+        return check_params(document)
+
+    return changed
+
+
+# A place, and what its line has.
+WRONG = [
+    ({"on": "slurm"}, "places.train.slurm.time: missing"),
+    ({"on": "slurm", "time": "2"}, "time: must be a time of Slurm of at least 10 minutes"),
+    ({"on": "slurm", "time": "9:59"}, "time: must be a time of Slurm of at least 10 minutes"),
+    ({"on": "slurm", "time": "soon"}, "time: must be a time of Slurm"),
+    ({"on": "slurm", "time": "1-0", "options": {"mem": "1\n#SBATCH --nodes=99"}}, "options.mem: must match"),
+    ({"on": "slurm", "time": "1-0", "nods": 2}, "unknown key. Did you mean 'nodes'?"),
+    ({"on": "prefect", "pool": "gpu", "nodes": 2}, "nodes: must be 1"),
+    ({"on": "slurmm", "time": "1-0"}, "'slurm', 'kubernetes', 'prefect'"),
+]
+
+
+@pytest.mark.parametrize(("place", "words"), WRONG)
+def test_a_wrong_place_is_refused(place: dict[str, object], words: str, settings: Settings) -> None:
+    with refused(78) as raised:
+        settings(places={"train": place})
+    assert words in str(raised.value)
+
+
+def test_a_place_of_no_stage_is_refused(settings: Settings) -> None:
+    params = settings(places={"trian": {"on": "slurm", "time": "12"}})
+    with refused(78, r"machine\.places\.trian: no such stage\. Did you mean train\?"):
+        check_places(params.machine)
+
+
+def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine(settings: Settings) -> None:
+    first = Job.of("train", settings())
+    assert Job.of("train", settings(patience_hours=1.0)).name == first.name
+    assert Job.of("train", settings("train", warmup=401)).name != first.name
+    assert Job.of("train", settings("decode", beam=5)).name == first.name  # A later stage.
+
+
+# Codes of the nodes, and that of the job: a node that loses another ends with 69, whatever the cause was.
+OUTCOMES: list[tuple[list[int], int]] = [([0, 0], 0), ([69, 78], 78), ([69, 1], 1), ([69, 75], 69), ([75, 75], 75), ([0, 69], 69)]
+
+
+@pytest.mark.parametrize(("codes", "code"), OUTCOMES)
+def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mends(codes: list[int], code: int, settings: Settings) -> None:
+    job = Job.of("train", settings())
+    assert job.outcome() is None
+    for rank, ended in enumerate(codes):
+        report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
+    outcome = job.outcome()
+    assert outcome is not None
+    assert outcome[0] == code
+    assert outcome[1].endswith(f" ended with {code}")
+
+
+def test_a_job_is_queued_again_for_hours_after_its_last_progress(settings: Settings) -> None:
+    job = Job.of("train", settings(patience_hours=2.0))
+    job.clear()
+    # Hours, exit code, saved update, and whether it is queued again.
+    history = [
+        (0.0, 69, 0, True), (1.0, 75, 0, True), (1.9, 143, 0, True), (1.95, 75, 10, True),  # Progress: from here on two hours.
+        (3.9, 69, 10, True), (4.0, 69, 10, False), (4.0, 137, 20, True), (4.1, 78, 30, False), (4.1, 1, 40, False), (4.1, 0, 50, False),
+    ]  # fmt: skip
+    for hours, code, update, again in history:
+        assert job.tries_again(code, update, hours * HOURS) is again, (hours, code, update)
+    job.asked_to_stop.touch()
+    assert not job.tries_again(75, 1000, 5 * HOURS)
+
+
+def test_a_slurm_job_has_its_options_and_commands_before_the_stage(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "prelude.sh").write_text("module load cuda\n")
+    place = Slurm(on="slurm", time="24:00:00", nodes=2, gpus=8, options={"partition": "gpu"}, prelude="prelude.sh")
+    script = SlurmQueue(place, Job.of("train", settings(grace_seconds=200))).script()
+    wanted = {"nodes=2", "gpus-per-node=8", "time=24:00:00", "partition=gpu", "signal=TERM@230", "requeue"}
+    assert {f"#SBATCH --{option}" for option in wanted} <= set(script.splitlines())
+    assert "module load cuda\nexec" in script
+    assert "gpus-per-node" not in SlurmQueue(Slurm(on="slurm", time="12"), Job.of("train", settings())).script()
+    with refused(78, r"prelude: nowhere\.sh: No such file"):
+        SlurmQueue(Slurm(on="slurm", time="12", prelude="nowhere.sh"), Job.of("train", settings())).script()
+
+
+def objects(place: Kubernetes, settings: Settings) -> list[Any]:
+    """The objects that would be applied, which Kubernetes would take."""
+    found = list(YAML(typ="safe").load_all(KubernetesJobs(place, Job.of("train", settings())).manifest()))
+    for one in found:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    return found
+
+
+def on_kubernetes(tmp_path: Path, **keys: Any) -> Kubernetes:
+    return Kubernetes(on="kubernetes", image="registry.example/pipeline:1", claim="transformer-pipeline", mount=str(tmp_path), **keys)
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int, settings: Settings, tmp_path: Path) -> None:
+    service, job = objects(on_kubernetes(tmp_path, nodes=2, gpus=gpus), settings)
+    assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
+    template = job["spec"]["template"]
+    pod = template["spec"]
+    assert pod["terminationGracePeriodSeconds"] > settings().machine.grace_seconds
+    (container,) = pod["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert variables["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert container["workingDir"] == str(tmp_path)
+    assert container["resources"]["requests"]
+    assert container["resources"].get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
+
+
+def test_the_pods_satisfy_the_restricted_profile(settings: Settings, tmp_path: Path) -> None:
+    """What Kubernetes' Pod Security Standards ask for in their restricted profile."""
+    _, job = objects(on_kubernetes(tmp_path), settings)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert {kind for volume in pod["volumes"] for kind in volume} <= {"name", "persistentVolumeClaim", "emptyDir"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+def test_the_claim_is_valid_and_many_nodes_may_mount_it() -> None:
+    (claim,) = YAML(typ="safe").load_all((TEMPLATES / "claim.yaml").read_text(encoding="utf-8"))
+    kubernetes_validate.validate(claim, KUBERNETES, strict=True)
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_a_folder_outside_the_claim_is_refused(settings: Settings) -> None:
+    with refused(78, "is not in /shared, where the claim is mounted"):
+        objects(Kubernetes(on="kubernetes", image="i", claim="c", mount="/shared"), settings)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patch")
+def test_a_patch_changes_any_field_of_a_kubernetes_job(settings: Settings, tmp_path: Path) -> None:
+    container = {"name": "node", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "200Gi"}}}
+    patch = {"spec": {"template": {"spec": {"serviceAccountName": "trainer", "containers": [container]}}}}
+    (tmp_path / "patch.yaml").write_text(json.dumps(patch), encoding="utf-8")
+    _, job = objects(on_kubernetes(tmp_path, gpus=8, patch=str(tmp_path / "patch.yaml")), settings)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "trainer"
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8, "memory": "200Gi"}
+    assert {"A", "TRANSFORMER_NODES"} <= {one["name"] for one in pod["containers"][0]["env"]}
+    (tmp_path / "patch.yaml").write_text("spec: [\n", encoding="utf-8")
+    with refused(78, "^kubectl refuses: .*line 1"):
+        objects(on_kubernetes(tmp_path, patch=str(tmp_path / "patch.yaml")), settings)
+
+
+# What kubectl answers for the job, and the phase.
+STATUS = [
+    ("", "ended"),
+    ({"status": {}}, "waiting"),
+    ({"status": {"active": 1, "ready": 0}}, "waiting"),
+    ({"status": {"active": 1, "ready": 1}}, "running"),
+    ({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, "ended"),
+    ({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}, "ended"),
+]
+
+
+def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster is here: a program in the place of kubectl answers from a file, and notes what it was asked."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/kubectl"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n[ -e {tmp_path}/away ] && {{ echo "Unable to connect" >&2; exit 1; }}\n'
+                       f"[ $1 = get ] && cat {tmp_path}/answer; true\n")  # fmt: skip
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    job = Job.of("train", settings())
+    jobs = KubernetesJobs(on_kubernetes(tmp_path), job)
+    for answer, phase in STATUS:
+        (tmp_path / "answer").write_text(json.dumps(answer) if answer else "")
+        assert jobs.look(job.name).phase == phase, answer
+        assert jobs.find() == (None if phase == "ended" else job.name)
+    assert jobs.submit() == job.name
+    jobs.stop(job.name, running=True)
+    asked = (tmp_path / "asked").read_text().splitlines()[-3:]
+    assert [line.split()[0] for line in asked] == ["delete", "apply", "delete"]
+    assert "--cascade=foreground" in asked[-1]
+    (tmp_path / "away").touch()
+    with refused(69, "^Kubernetes is away: Unable to connect"):
+        jobs.find()
