@@ -1,8 +1,7 @@
-# docker build --tag transformer-pipeline .
-# docs/usage.md, In a container, says how to run it; its command is `make repro`.
-# The client of a DVC remote, and other packages: --build-arg PACKAGES='dvc[s3]'
+# make image BUILD='--tag transformer-pipeline'      docs/commands.md, In a container, says how to run it; its command is `make repro`.
+# What a cluster needs (S3, PostgreSQL), or `make test`: --build-arg EXTRAS=cluster, --build-arg EXTRAS=dev
+# Other packages: --build-arg PACKAGES='dvc[gs]'
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-# What `make test` needs, too: --build-arg EXTRAS=dev
 FROM python:3.11-slim
 
 # The ssh client is for repositories and DVC remotes; NCCL loads libibverbs and its providers for InfiniBand and RoCE; torch compiles kernels for
@@ -31,6 +30,9 @@ COPY --chown=1000:1000 flows/__init__.py flows/
 RUN PIP_NO_CACHE_DIR=1 make install
 
 COPY --chown=1000:1000 . .
-# The files above may carry a later time than a cached layer's installation; their content is the same.
-RUN touch .venv/.installed
+# The files above may carry a later time than a cached layer's installation; their content is the same. DVC compares with git.
+RUN touch .venv/.installed \
+    && git init --quiet \
+    && git add --all \
+    && git -c user.name=pipeline -c user.email=pipeline@localhost commit --quiet --message "The files of this image"
 CMD ["make", "repro"]

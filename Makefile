@@ -3,6 +3,7 @@
 # make test-all  the slow tests too, more examples of each property, coverage; .state/tests.xml has how long each test took
 # make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
 # make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
+# make image     BUILD='--tag NAME': a container image of the tracked files at HEAD, and of nothing else
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
@@ -15,7 +16,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder --dist=loadfile --durations=30
 THOROUGH := --hypothesis-profile=thorough --cov --cov-report=term:skip-covered --cov-fail-under=85 --junitxml=.state/tests.xml
 
-.PHONY: repro test test-all test-kernels faults audit check install
+.PHONY: repro test test-all test-kernels faults image audit check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -41,6 +42,9 @@ $(TRITON): | $(INSTALLED)
 
 faults: install
 	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),38) --seed $(or $(SEED),1)
+
+image:
+	git archive HEAD | docker build $(or $(BUILD),--tag transformer-pipeline) -
 
 # An environment of its own. --strict: where PyPI's JSON pages are missing, as behind a mirror, the audit fails instead of finding nothing.
 AUDIT := .state/audit

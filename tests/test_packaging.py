@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -15,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-from tests.clone import ROOT
+from tests.clone import ROOT, git
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["shortlist"]]
@@ -120,6 +121,31 @@ def test_an_image_is_installed_without_packages_for_developers_and_with_those_th
         environment = {name: value for name, value in os.environ.items() if name not in {"EXTRAS", "PACKAGES"}} | chosen
         said = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=True).stdout
         assert re.search(rf"pip install .* --editable {re.escape(end)}\s*$", said, re.MULTILINE), said
+
+
+def test_an_image_is_built_from_the_tracked_files_alone(tmp_path: Path) -> None:
+    """A program in the place of docker keeps the context that `make image` gives it; files with credentials lie in the folder."""
+    root = tmp_path / "project"
+    (root / ".dvc").mkdir(parents=True)
+    for name in ("Makefile", "Dockerfile", ".dockerignore", ".gitattributes", ".dvc/.gitignore"):
+        (root / name).write_bytes((ROOT / name).read_bytes())
+    git("init", "-q", at=root)
+    git("add", "--all", at=root)
+    git("commit", "-q", "-m", "a", at=root)
+    git("remote", "add", "origin", "https://planted-token@git.example/a", at=root)
+    for name in (".dvc/config.local", ".env", "key.pem"):
+        (root / name).write_text("planted-token")
+    docker = tmp_path / "bin/docker"
+    docker.parent.mkdir()
+    docker.write_text(f"#!/bin/sh\n[ \"$*\" = 'build --tag transformer-pipeline -' ] && cat > {tmp_path}/context.tar\n")
+    docker.chmod(0o755)
+    path = {"PATH": f"{docker.parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["make", "image"], cwd=root, env={**os.environ, **path}, check=True, capture_output=True)
+    with tarfile.open(tmp_path / "context.tar") as context:
+        assert {entry.name for entry in context if entry.isfile()} == {"Makefile", "Dockerfile", ".gitattributes", ".dvc/.gitignore"}
+    assert b"planted-token" not in (tmp_path / "context.tar").read_bytes()
+    # A `docker build .` in a folder would send everything that is not ignored.
+    assert (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()[-1] == "**"
 
 
 def test_the_dockerfile_passes_its_linter() -> None:
