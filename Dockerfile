@@ -1,5 +1,5 @@
 # docker build --tag transformer-pipeline .
-# docs/usage.md, In a container, says how to run it; its command is `make repro`.
+# docs/commands.md, Container, says how to run it; its command is `make repro`.
 # The client of a DVC remote, and other packages: --build-arg PACKAGES='dvc[s3]'
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # What `make test` needs, too: --build-arg EXTRAS=dev

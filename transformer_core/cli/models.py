@@ -50,7 +50,7 @@ def add_to(commands: Commands) -> None:
         "transformer-core estimate --preset base --devices 8 --price 20",
     )
     _add_size_arguments(estimate)
-    estimate.add_argument("--updates", metavar="U", type=positive_int, help="number of updates (default: train.updates of params.yaml)")
+    estimate.add_argument("--updates", metavar="U", type=positive_int, help="updates (default: train.updates)")
     estimate.add_argument(
         "--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)"
     )
@@ -71,10 +71,8 @@ def add_to(commands: Commands) -> None:
 def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the sizes of a model."""
     parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
-    parser.add_argument("--architecture", metavar="A", help="architecture of the preset: recurrent, ... (default: transformer)")
-    parser.add_argument(
-        "--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size of params.yaml)"
-    )
+    parser.add_argument("--architecture", metavar="A", help="architecture of the preset (default: transformer)")
+    parser.add_argument("--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size)")
     parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
 
 

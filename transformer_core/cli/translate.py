@@ -61,7 +61,7 @@ def add_to(commands: Commands) -> None:
         type=Path,
         action="append",
         required=True,
-        help="for example models/averaged; several --model translate together",
+        help="for example models/averaged; several translate together",
     )
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
@@ -100,22 +100,26 @@ def add_to(commands: Commands) -> None:
     add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
-    add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch; bounds memory (default: 4096)")
+    add(
+        "--batch-tokens",
+        metavar="N",
+        type=positive_int,
+        help="most source tokens in a batch, padding included; bounds memory (default: 4096)",
+    )
     add_device_argument(computing)
     add_threads_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast; int8: by CTranslate2 (default: the model's, or float32)",
+        help="auto: bf16 where it is fast, else fp16 on a GPU, float32 on a CPU; int8: by CTranslate2 (default: the model's, or float32)",
     )
     add("--shortlist", action=argparse.BooleanOptionalAction, help="search only among the subwords on the line's shortlist")
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto: CTranslate2 on a CPU or in int8 if it has the other options (it stops as with --patience 1), else PyTorch "
-        "(default: the model's, or auto)",
+        help="auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)",
     )
-    add("--verbose", action="store_true", help="print the engine and the reason for it on standard error")
+    add("--verbose", action="store_true", help="print the engine and the reason for it")
     parser.set_defaults(run=run)
 
 
