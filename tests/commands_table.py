@@ -29,7 +29,7 @@ def with_tables(page: str) -> str:
 
 def _targets() -> str:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return _list(re.findall(r"^# (make [\w-]+)  +(.*)$", makefile, re.MULTILINE))
+    return _list(re.findall(r"^# (make [\w-]+)  +(?:[A-Z]+=\S+ )*(.*?)(?:[:;.] .*)?$", makefile, re.MULTILINE))
 
 
 def _options() -> str:

@@ -54,15 +54,15 @@ def add_to(commands: Commands) -> None:
     estimate.add_argument(
         "--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)"
     )
-    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (default: measured here)")
+    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second on one device (default: measured here)")
     estimate.add_argument(
-        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from machine.devices and nodes)"
+        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from section machine)"
     )
     estimate.add_argument(
         "--price",
         metavar="P",
         type=non_negative_float,
-        help="price of an hour of all machines (default: from machine.price_per_hour and nodes)",
+        help="price of an hour of all machines (default: from machine.price_per_hour)",
     )
     estimate.add_argument("--json", action="store_true", help="print JSON")
     estimate.set_defaults(run=run_estimate)

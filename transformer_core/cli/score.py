@@ -33,7 +33,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tokens", action="store_true", help="add a third column: each piece and its log-probability, separated by spaces")
+    shown.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
     shown.add_argument("--json", action="store_true", help="print one JSON document a line, tokens included")
     parser.add_argument(
         "--batch-tokens",
