@@ -23,7 +23,11 @@ class _Parsing(Exception):
 
 def with_tables(page: str) -> str:
     """The text of the page with the parts between comments as they should be."""
-    written = {"the parsers": _options, "the Makefile": _targets}
+    written = {
+        "the Makefile": _targets,
+        "the commands": lambda: _options([cli._parser()], "transformer-core "),
+        "the flows": lambda: _options(_parsers_of_flows(), "python -m flows."),
+    }
     return _WRITTEN.sub(lambda part: f"{part[1]}{part[2]}\n{written[part[1]]()}", page)
 
 
@@ -32,9 +36,11 @@ def _targets() -> str:
     return _list(re.findall(r"^# (make [\w-]+)  +(?:[A-Z]+=\S+ )*(.*?)(?:[:;.] .*)?$", makefile, re.MULTILINE))
 
 
-def _options() -> str:
-    commands = [command for parser in (cli._parser(), *_parsers_of_flows()) for command in _commands(parser)]
-    return "".join(f"### {_heading(command)}\n\n{_purpose(command)}\n\n{_list(_meanings(command))}" for command in commands)
+def _options(parsers: Iterable[argparse.ArgumentParser], program: str) -> str:
+    commands = [command for parser in parsers for command in _commands(parser)]
+    return "".join(
+        f"### {_heading(command).removeprefix(program)}\n\n{_purpose(command)}\n\n{_list(_meanings(command))}" for command in commands
+    )
 
 
 def _parsers_of_flows() -> Iterator[argparse.ArgumentParser]:
@@ -66,12 +72,13 @@ def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def _heading(command: argparse.ArgumentParser) -> str:
-    arguments = [f"[{_value(action)}]" if action.nargs == "?" else _value(action) for action in command._get_positional_actions()]
+    arguments = [f"[{_value(action)}]" if action.nargs in ("?", "*") else _value(action) for action in command._get_positional_actions()]
     return " ".join([command.prog, *arguments])
 
 
 def _purpose(command: argparse.ArgumentParser) -> str:
-    return " ".join((command.description or "").split("\n\n")[0].split())
+    first, *rest = (command.description or "").partition("\n\n")[0].split()
+    return " ".join([first.capitalize(), *rest]).removesuffix(".") + "."
 
 
 def _meanings(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
@@ -86,7 +93,7 @@ def _value(action: argparse.Action) -> str:
     if action.nargs == 0:
         return ""
     if action.metavar is None:
-        return ",".join(map(str, action.choices)) if action.choices else action.dest.upper()
+        return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
     return action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
 
 

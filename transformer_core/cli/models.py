@@ -35,7 +35,7 @@ def add_to(commands: Commands) -> None:
         "convert a model for another engine",
         "transformer-core export --format ctranslate2 --model models/averaged --out exported",
     )
-    export.add_argument("--format", choices=("ctranslate2",), required=True, help="engine: %(choices)s")
+    export.add_argument("--format", choices=("ctranslate2",), required=True, help="of the other engine")
     export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
     export.set_defaults(run=run_export)
