@@ -29,7 +29,7 @@ def add_to(commands: Commands) -> None:
         "print log-probabilities of given translations, and their perplexity",
         "transformer-core score --model models/averaged news.en news.de",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be packed (.gz, .xz)")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()

@@ -54,7 +54,13 @@ def add_to(commands: Commands) -> None:
         "transformer-core translate --model models/averaged --out news.de news.en",
     )
     add = parser.add_argument
-    add("input", metavar="FILE", type=Path, nargs="?", help="text, one sentence a line; may be packed: .gz, .xz (default: standard input)")
+    add(
+        "input",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        help="text, one sentence a line; may be compressed: .gz, .xz (default: standard input)",
+    )
     add(
         "--model",
         metavar="DIR",
@@ -132,7 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
     if arguments.out and arguments.out.suffix in (".gz", ".xz"):
-        raise configuration_error(f"--out: {arguments.out} would be plain text under the name of a packed file", "Leave out the ending.")
+        raise configuration_error(
+            f"--out: {arguments.out} would be plain text under the name of a compressed file", "Leave out the ending."
+        )
     of_models = (file for model in arguments.model for file in model.glob("*"))
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, *of_models):
         for written in (arguments.out, _part_of(arguments.out)) if read and arguments.out else ():
