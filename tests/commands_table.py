@@ -39,7 +39,7 @@ def _targets() -> str:
 def _options(parsers: Iterable[argparse.ArgumentParser], program: str) -> str:
     commands = [command for parser in parsers for command in _commands(parser)]
     return "".join(
-        f"### {_heading(command).removeprefix(program)}\n\n{_purpose(command)}\n\n{_list(_meanings(command))}" for command in commands
+        f"### `{_heading(command).removeprefix(program)}`\n\n{_purpose(command)}\n\n{_list(_meanings(command))}" for command in commands
     )
 
 
