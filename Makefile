@@ -2,9 +2,9 @@
 # make test      style, types and the fast tests
 # make test-all  the slow tests too, more examples of each property, coverage; .state/tests.xml has how long each test took
 # make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
-# make docs      the pages as a site with a search: .state/site/html/index.html; needs the network the first time
-# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table
+# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/cluster.md)
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
+# make docs      the pages as a site with a search: .state/site/html/index.html; needs the network the first time
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
