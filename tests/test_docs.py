@@ -119,10 +119,9 @@ def test_the_pages_are_short_enough_to_be_read() -> None:
     assert sum(words.values()) <= MOST_WORDS, dict(sorted(words.items(), key=lambda item: -item[1]))
 
 
-def test_every_command_is_in_the_reference_and_no_other_is_named() -> None:
+def test_no_page_names_a_command_that_does_not_exist() -> None:
     parser = cli._parser()
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    assert set(re.findall(r"^### transformer-core (\w+)", text_of("docs/commands.md"), re.MULTILINE)) == set(commands)
     for page in PAGES:
         assert set(re.findall(r"(?:^|`|/|\| )transformer-core (\w+)", text_of(page), re.MULTILINE)) <= set(commands), page
 
