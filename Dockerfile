@@ -1,4 +1,4 @@
-# make image BUILD='--tag transformer-pipeline'      docs/commands.md, In a container, says how to run it; its command is `make repro`.
+# make image BUILD='--tag transformer-pipeline'      docs/commands.md, Container, says how to run it; its command is `make repro`.
 # What a cluster needs (S3, PostgreSQL), or `make test`: --build-arg EXTRAS=cluster, --build-arg EXTRAS=dev
 # Other packages: --build-arg PACKAGES='dvc[gs]'
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu

@@ -2,9 +2,10 @@
 # make test      style, types and the fast tests
 # make test-all  the slow tests too, more examples of each property, coverage; .state/tests.xml has how long each test took
 # make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
-# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
+# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/cluster.md)
 # make image     BUILD='--tag NAME': a container image of the tracked files at HEAD, and of nothing else
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
+# make docs      the pages as a site with a search: .state/site/html/index.html; needs the network the first time
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
@@ -16,7 +17,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder --dist=loadfile --durations=30
 THOROUGH := --hypothesis-profile=thorough --cov --cov-report=term:skip-covered --cov-fail-under=85 --junitxml=.state/tests.xml
 
-.PHONY: repro test test-all test-kernels faults image audit check install
+.PHONY: repro test test-all test-kernels docs faults image audit check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -39,6 +40,16 @@ $(TRITON): | $(INSTALLED)
 	@rm -rf $@.new
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new triton==$(@:.state/triton-%=%)
 	@mv $@.new $@
+
+# An environment of its own: the project needs nothing of it. The pages are a copy of the repository, so that their links to code lead to it.
+SITE := .state/site
+docs:
+	@$(PYTHON) -m venv $(SITE)/venv
+	@$(SITE)/venv/bin/python -m pip install --quiet --disable-pip-version-check zensical==0.0.73
+	@rm -rf $(SITE)/pages && mkdir $(SITE)/pages
+	@git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --create | tar --extract --directory=$(SITE)/pages
+	$(SITE)/venv/bin/zensical build --clean --strict
+	@echo "$(SITE)/html/index.html"
 
 faults: install
 	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),38) --seed $(or $(SEED),1)

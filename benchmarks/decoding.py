@@ -1,4 +1,4 @@
-"""Translation speed of this project, CTranslate2 and Hugging Face, compared: ``python benchmarks/decoding.py``.
+"""Translation speed of this project, CTranslate2 and Hugging Face on a CPU: ``python benchmarks/decoding.py`` (GPU: gpu.py).
 
     python benchmarks/decoding.py --out results.md
     python benchmarks/decoding.py --model models/averaged --text data/raw/test.en --lines 1000
@@ -9,9 +9,8 @@ tokens a second are those of the best outputs, end tokens included.
   which takes longer (docs/decoding.md).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for pre-norm. It is left out if these cannot hold the model.
-Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 on a CPU one for each
-of several batches at once. Runs before the first round make these choices, and are the warm-up too. With a GPU all use it. An engine whose
-library is missing is left out.
+Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 one for each of several
+batches at once. Runs before the first round make these choices, and are the warm-up too. An engine whose library is missing is left out.
 
 The speed of an engine depends on the number of its steps, so a random model is no basis: its outputs end at once or never. Without --model
 the weights are those of a base-sized copier: it outputs the source token by token and ends where the source ends, with high probability, so
@@ -38,7 +37,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
-import torch
 from common import command_line, fastest, in_turn, markdown, spread, write_report
 from peers.copier import write_copier
 from peers.decoders import ENGINES, Choice, Output, translate
@@ -46,14 +44,12 @@ from training import SETTINGS, machine, random_pairs
 
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.decoding.ctranslate2_engine import has_cublas
 from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.models.directory import SUBWORD, load_model
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import BASE
 from transformer_core.processes import cores
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCHES = (1_024, 2_048, 4_096, 8_192)
 ONE_BY_ONE = ("ours, float32", "ours, bf16", "CTranslate2, float32", "CTranslate2, int8")
 
@@ -99,9 +95,8 @@ class Contender:
 
         if one_by_one:
             return fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], rate)
-        # Only CTranslate2 on a CPU has several batches at a time; more threads do not always make the others faster.
-        alone = DEVICE == "cuda" or not self.engine.startswith("CTranslate2")
-        several = 1 if alone else threads
+        # Only CTranslate2 has several batches at a time; more threads do not always make the others faster.
+        several = threads if self.engine.startswith("CTranslate2") else 1
         best = fastest([Choice(tokens, several, 1) for tokens in BATCHES], rate)
         return fastest([best, Choice(best.batch_tokens, 1, threads)], rate)
 
@@ -114,6 +109,7 @@ def described(choice: Choice) -> str:
 def main() -> None:
     """Measure, print the tables."""
     options = arguments()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # The engines' processes see no GPU.
     load = os.getloadavg()[0]
     with TemporaryDirectory() as folder, ExitStack() as stack:
         directory = options.model or Path(folder) / "copier" / "model"
@@ -131,7 +127,7 @@ def main() -> None:
         alone = table([contender for contender in contenders if contender.engine in ONE_BY_ONE], few, options, one_by_one=True)
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ctranslate2", "transformers") if find_spec(name))
     parts = [
-        f"{machine(DEVICE)}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}.",
+        f"{machine()}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}.",
         f"## {len(sources)} sentences at hand, {sum(map(len, sources)):,} source tokens\n\n{together}",
         f"## One sentence at a time, {len(few)} of them\n\n{alone}",
     ]
@@ -141,13 +137,8 @@ def main() -> None:
 def possible(model: TranslationModel) -> Iterator[str]:
     """Yield the engines that can translate with this model here; say which lack a library."""
     for name in ENGINES:
-        lacking = ""
         if name.startswith("Hugging Face") and find_spec("transformers") is None:
-            lacking = "transformers"
-        elif name.startswith("CTranslate2") and DEVICE == "cuda" and not has_cublas():
-            lacking = "libcublas.so.12"
-        if lacking:
-            print(f"{name} is left out: {lacking} is missing", file=sys.stderr, flush=True)
+            print(f"{name} is left out: transformers is missing", file=sys.stderr, flush=True)
         elif not name.startswith("Hugging Face") or _fits_hugging_face(model):
             yield name
 

@@ -146,12 +146,10 @@ def main() -> None:
             for runs in measure(SETTINGS[name], contenders, options, Path(folder), products):
                 results[name] += runs
                 if options.json:  # After each round, so that a benchmark that is stopped keeps the rounds before.
-                    write_json(
-                        options.json, {"machine": machine("cpu"), "load": load, "product_flops_per_second": products, "runs": results}
-                    )
+                    write_json(options.json, {"machine": machine(), "load": load, "product_flops_per_second": products, "runs": results})
     best = max(products)
     parts = [
-        heading(machine("cpu"), results, best, load),
+        heading(machine(), results, best, load),
         *(section(name, SETTINGS[name], runs, best) for name, runs in results.items()),
     ]
     if len(contenders) == 2:
@@ -341,10 +339,8 @@ def heading(device_name: str, results: dict[str, list[Run]], best: float, load: 
     return f"{device_name}. {product}\n{libraries}."
 
 
-def machine(device: str) -> str:
-    """Return the GPU, or for the device `cpu` the processor, in words."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
+def machine() -> str:
+    """Return the processor in words."""
     known = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     flags = [flag for flag in CPU_FLAGS if flag in known]
     return f"{cpu_name()}, {default_threads(1)} cores, {', '.join(flags)}"

@@ -363,7 +363,7 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     """Return the flow's parameters from a command line."""
-    parser = Parser(prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(prog="python -m flows.pipeline", description=main.__doc__)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"

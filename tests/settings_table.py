@@ -12,7 +12,7 @@ from transformer_core.sizes import architectures
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 PAGE = ROOT / "docs" / "settings.md"
-_TABLE = re.compile(r"(?<=^## )(\w+)\n(.*?)^\|.*?\n(?!\|)", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(r"(?<=^## )(\w+)\n(.*?)^\w+ \| .*?\n(?=\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 def with_tables(page: str) -> str:
@@ -26,10 +26,9 @@ def _table(section: str) -> str:
     settings = parse_yaml(recipes.read(recipes.DEFAULT), recipes.DEFAULT)[section]
     schema = Params.model_fields[section].annotation
     assert schema is not None
-    rows = ["| key | `tatoeba` | meaning |", "|---|---|---|"]
+    rows = ["setting | meaning", "---|---"]
     for key, found in schema.model_fields.items():
-        value = yaml_text({key: settings[key]}).strip().removeprefix(f"{key}:").strip()
-        rows.append(f"| `{key}` | {f'`{value}`' if value else ''} | {found.json_schema_extra['words']} |")
+        rows.append(f"`{yaml_text({key: settings[key]}).strip()}` | {found.json_schema_extra['words']}")
     return "".join(f"{row}\n" for row in rows)
 
 
@@ -37,13 +36,13 @@ def _table_of_models() -> str:
     presets = "; ".join(f"of {name} {_quoted(entry.presets)}" for name, entry in architectures().items())
     meanings = {
         "architecture": f"{_quoted(architectures())}; the first if it is not set",
-        "preset": f"name of the sizes that the other keys override: {presets}; of transformer also each row of Table 3, as `table3/A-h1`",
+        "preset": f"sizes that the other keys override: {presets}; of transformer also the rows of Table 3, as `table3/A-h1`",
     }
-    rows = ["| key | architecture | meaning |", "|---|---|---|"]
+    rows = ["key | architecture | meaning", "---|---|---"]
     for key in Model.model_fields:
         owners = [(name, found) for name, entry in architectures().items() for found in fields(entry.size) if found.name == key]
         meaning = meanings.get(key) or owners[0][1].metadata["words"]
-        rows.append(f"| `{key}` | {owners[0][0] if len(owners) == 1 else 'all'} | {meaning} |")
+        rows.append(f"`{key}` | {owners[0][0] if len(owners) == 1 else 'all'} | {meaning}")
     return "".join(f"{row}\n" for row in rows)
 
 

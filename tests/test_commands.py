@@ -1,4 +1,4 @@
-"""The shell blocks of the pages, run as printed in a tiny clone that has a result.
+"""The shell blocks of the pages, and the Python of docs/python.md, run as printed in a tiny clone that has a result.
 
 A block that cannot run here has the reason above it: <!-- not run by the tests: REASON -->
 """
@@ -92,3 +92,10 @@ def test_the_commands_of_a_page_run_as_printed(page: str, finished: Clone, tmp_p
             timeout=300,
         )
         assert done.returncode == 0, f"{page}:\n{commands}\n{done.stdout}"
+
+
+def test_the_python_of_the_page_runs_as_printed(finished: Clone, tmp_path: Path) -> None:
+    copy = finished.copy(tmp_path / "clone")
+    for commands in RUN["docs/python.md"]:
+        copy.run("bash", "-euc", commands)
+    copy.run(sys.executable, "-c", "\n".join(re.findall(r"^```python\n(.*?)^```$", text_of("docs/python.md"), re.MULTILINE | re.DOTALL)))

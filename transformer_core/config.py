@@ -65,9 +65,9 @@ _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 class Download(Section):
     """The corpus and its direction. A target that is no language selects another task than translation, `tree` parsing."""
 
-    corpus: Name = words("entry of the catalogue: a file of `corpora/` or a packaged one ([data.md](data.md))")
-    source: Language = words("language of the source")
-    target: Language = words("language of the target; `tree` trains a parser ([parsing.md](parsing.md))")
+    corpus: Name = words("the corpus: a file of `corpora/` or a packaged one ([data.md](data.md))")
+    source: Language = words("source language")
+    target: Language = words("target language; `tree` trains a parser ([parsing.md](parsing.md))")
 
     @property
     def task(self) -> Task:
@@ -78,16 +78,16 @@ class Download(Section):
 class Clean(Section):
     """Rules that drop training pairs; null or false turns a rule off."""
 
-    max_words: PositiveInt | None = words("largest number of words of a side; empty: any")
-    max_ratio: Annotated[float, Field(ge=1)] | None = words("largest ratio of the two sides' numbers of words; empty: any")
+    max_words: PositiveInt | None = words("most words on a side; empty: any")
+    max_ratio: Annotated[float, Field(ge=1)] | None = words("largest ratio of the sides' words; empty: any")
     drop_copies: bool = words("drop pairs with equal sides")
-    drop_foreign: bool = words("drop pairs with a side of which most letters are in scripts that valid and test do not use")
-    drop_overlap: bool = words("drop pairs with a side that is also in valid or test, ignoring case")
+    drop_foreign: bool = words("drop pairs with a side mostly in an alphabet that validation and test do not use")
+    drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
-    drop_worst: Probability = words("share of the remaining pairs to drop for the worst scores by two models ([data.md](data.md))")
-    score_by: Pretrained | None = words("folder of `pretrained/` with these models, `forward/` and `backward/`")
+    drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
+    score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:
@@ -125,23 +125,23 @@ class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1)."""
 
     init_from: Pretrained | None = words("folder of `pretrained/` whose vocabulary is used; empty: learn one")
-    vocab_size: Annotated[int, Field(gt=16)] = words("V, the number of token ids, with the four special ones and `user_symbols`")
+    vocab_size: Annotated[int, Field(gt=16)] = words("V, the number of token ids, special ones included")
     type: Literal["bpe", "unigram"] = words("`bpe` or `unigram` (SentencePiece)")
-    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = words("share of the characters that get an id; the rest become unk")
-    sample: PositiveInt | None = words("number of training pairs to learn from, drawn at random; empty: all")
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = words("share of the characters that get an id; others are unknown")
+    sample: PositiveInt | None = words("training pairs to learn from, drawn at random; empty: all")
     seed: NonNegativeInt = words("seed of that draw")
     user_symbols: Annotated[
         list[str],
         AfterValidator(_check_symbols),
         Field(description="a list of different texts without white space, none of them a special token"),
     ] = words("texts that are always one token, such as the tags of the corpus")
-    lowercase: bool = words("lowercase every text, in training and later: the model outputs lowercase text; not for a parser")
+    lowercase: bool = words("lowercase all text: the model outputs lowercase; not for a parser")
 
 
 class Binarize(Section):
     """Largest number of tokens of a side; longer training pairs are left out and counted."""
 
-    max_tokens: PositiveInt = words("largest number of tokens of a side; longer training pairs are left out and counted")
+    max_tokens: PositiveInt = words("most tokens on a side; longer training pairs are left out")
 
 
 # The fields of section `model`: a preset, and each key of the architectures' sizes, which need not be set.
@@ -174,28 +174,28 @@ def resolve(model: Model) -> ModelSize:
 class Train(Section):
     """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4)."""
 
-    init_from: Pretrained | None = words("folder of `pretrained/` with the weights to start from; empty: random weights")
+    init_from: Pretrained | None = words("folder of `pretrained/` with the weights to start from; empty: random")
     updates: PositiveInt = words("largest number of updates")
-    tokens_per_update: PositiveInt = words("most source tokens, and target tokens, of an update, without padding, on all devices")
-    tokens_per_microbatch: PositiveInt = words("most rows times longest side of a micro-batch; it determines the memory")
+    tokens_per_update: PositiveInt = words("most tokens of an update on each side, without padding, on all devices")
+    tokens_per_microbatch: PositiveInt = words("size limit of a micro-batch: sentences times longest side; lower it if memory runs out")
     learning_rate_factor: PositiveFloat = words("factor of the paper's learning rate (5.3, eq. 3), which has 1.0")
-    warmup: PositiveInt = words("updates over which the rate rises")
-    cooldown: Share = words("share of the updates, at the end, over which the rate falls to almost zero; the paper has none")
+    warmup: PositiveInt = words("updates over which it rises")
+    cooldown: Share = words("share of the updates, at the end, over which it falls to almost zero; the paper has none")
     adam_beta1: Probability = words("of Adam (5.3)")
     adam_beta2: Probability = words("of Adam")
     adam_epsilon: PositiveFloat = words("of Adam")
     label_smoothing: Probability = words("epsilon of label smoothing (5.4)")
-    bpe_dropout: Probability = words("probability of leaving out each BPE merge ([data.md](data.md#bpe-dropout))")
-    r_drop: NonNegativeFloat = words("weight alpha of [R-Drop](usage.md#r-drop); 0 computes each pair once")
-    max_skipped: NonNegativeInt = words("updates in a row that may be not finite, and are skipped, before the last state is restored")
-    precision: Precision = words("of matrix products; `auto` is bf16 where that is fast, else fp16 on a GPU, float32 on a CPU")
+    bpe_dropout: Probability = words("probability of leaving out a merge ([BPE-dropout](data.md#bpe-dropout))")
+    r_drop: NonNegativeFloat = words("weight of R-Drop, at twice the time ([improve.md](improve.md)); 0: off")
+    max_skipped: NonNegativeInt = words("skipped updates (NaN, infinity) in a row before the last saved state is restored, once")
+    precision: Precision = words("of matrix products; `auto`: bf16 where fast, else fp16 on a GPU, float32 on a CPU")
     validate_every: PositiveInt = words("updates between validations, a multiple of `save_every`")
-    bleu_sentences: PositiveInt = words("sentences of valid that a validation translates greedily for its score")
-    best_by: str = words("measure of the best checkpoints: `nll`, `perplexity`, `accuracy`, or the task's score, `bleu` or `f1`")
-    patience: NonNegativeInt = words("validations in a row without a better one after which training ends; 0: never")
+    bleu_sentences: PositiveInt = words("sentences that a validation translates greedily for its score")
+    best_by: str = words("measure of the best checkpoints: `nll`, `perplexity`, `accuracy`, `bleu` or `f1`")
+    patience: NonNegativeInt = words("validations without a better one after which training ends; 0: never")
     save_every: PositiveInt = words("updates between saves of state and checkpoint")
-    keep: PositiveInt = words("number of the last checkpoints to keep")
-    keep_best: NonNegativeInt = words("number of the best checkpoints to keep beside them")
+    keep: PositiveInt = words("last checkpoints to keep")
+    keep_best: NonNegativeInt = words("best checkpoints to keep beside them")
     seed: NonNegativeInt = words("seed of weights, batches and dropout")
 
     @property
@@ -236,20 +236,20 @@ class Average(Section):
     """The model that translates: the mean of checkpoints (paper 6.1), and its shortlist."""
 
     of: Literal["last", "best"] = words("`last` or `best` checkpoints (by `train.best_by`)")
-    count: PositiveInt = words("number of checkpoints whose mean is the model (6.1); 1 does not average")
-    shortlist: NonNegativeInt = words("most target subwords for a source subword ([decoding.md](decoding.md#shortlists)); 0: no shortlist")
+    count: PositiveInt = words("number of checkpoints whose mean is the model (6.1)")
+    shortlist: NonNegativeInt = words("size of a [shortlist](decoding.md#shortlists) for each source subword; 0: none")
 
 
 class Decode(Section):
     """Beam search (paper 6.1): at most source length + `max_extra` tokens."""
 
-    engine: Literal["torch", "ctranslate2"] = words("`torch`, or `ctranslate2`, for Transformers ([decoding.md](decoding.md#engines))")
-    precision: DecodingPrecision = words("of weights and matrix products; `auto` is by the device; CTranslate2 has `float32` and `int8`")
-    shortlist: bool = words("search among the subwords of the shortlist only")
+    engine: Literal["torch", "ctranslate2"] = words("`torch`, or `ctranslate2` for Transformers ([engines](decoding.md#engines))")
+    precision: DecodingPrecision = words("of weights and products; CTranslate2 has `float32` and `int8`; `auto` as in train")
+    shortlist: bool = words("search among the shortlist's subwords")
     beam: Beam = words("K, hypotheses per sentence; 1 is greedy")
     penalty: Penalty = words("length penalty: `wu` is ((5 + length) / 6)^alpha (6.1), `power` is length^alpha")
     alpha: Alpha = words("exponent of the length penalty")
-    max_extra: PositiveInt = words("largest number of tokens of a translation beyond those of its source (6.1)")
+    max_extra: PositiveInt = words("most tokens of a translation beyond those of its source (6.1)")
     batch_tokens: PositiveInt = words("most source tokens in a batch, padding included; it bounds memory")
 
 
@@ -262,14 +262,14 @@ PAPER_SEARCH = Decode(
 class Evaluate(Section):
     """Scores and report."""
 
-    allow_tokenised: bool = words("accept references that look tokenised ([evaluation.md](evaluation.md#tokenised-references))")
-    examples: PositiveInt = words("number of example sentences in the report")
+    allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
+    examples: PositiveInt = words("example sentences in the report")
 
 
 class Publish(Section):
     """Name in the MLflow model registry; the versions of a name are compared with each other."""
 
-    name: ModelName = words("name in the MLflow registry; versions of one name are compared with each other")
+    name: ModelName = words("name in the MLflow registry; versions of a name are compared")
 
 
 class Machine(Section):

@@ -80,8 +80,7 @@ def _ctranslate2(exported: Path, compute_type: str) -> Translate:
 
     @cache
     def translator(at_once: int, threads: int) -> Any:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return ctranslate2.Translator(str(exported), device, compute_type=compute_type, inter_threads=at_once, intra_threads=threads)
+        return ctranslate2.Translator(str(exported), "cpu", compute_type=compute_type, inter_threads=at_once, intra_threads=threads)
 
     def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
         outputs = translator(choice.at_once, choice.threads).translate_batch(

@@ -43,7 +43,7 @@ class RecurrentSize(ModelSize):
     )
     decoder: Literal["simple", "cho", "bahdanau", "luong"] = key(
         "`simple`, or as published, which fixes `cell`, `attention` and `bidirectional`: `cho`, `bahdanau` or `luong` "
-        "([architectures.md](architectures.md#the-published-forms))",
+        "([experiments.md](experiments.md#earlier-models))",
         "simple",
     )
     bidirectional: bool = key("the encoder also reads from right to left", True)

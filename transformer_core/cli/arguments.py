@@ -82,7 +82,7 @@ def add_command(commands: Commands, name: str, summary: str, example: str) -> ar
 
 def add_device_argument(parser: argparse._ActionsContainer) -> None:
     """Add the option --device."""
-    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (default: the GPUs if there are any)")
+    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (default: all GPUs, if any)")
 
 
 def chosen_device(name: str | None) -> "torch.device | None":

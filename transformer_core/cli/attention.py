@@ -40,9 +40,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}"
     )
-    parser.add_argument(
-        "--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all three)"
-    )
+    parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
     parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
     parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     add_device_argument(parser)

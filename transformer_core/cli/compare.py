@@ -25,9 +25,9 @@ def add_to(commands: Commands) -> None:
         metavar="R",
         type=Path,
         required=True,
-        help="the reference translations, line by line; for parsers the gold trees, in a file whose name ends in .tree",
+        help="reference translations, or for parsers a .tree file of gold trees",
     )
-    parser.add_argument("--source", metavar="S", type=Path, help="the source sentences, to show beside the outputs")
+    parser.add_argument("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -25,8 +25,8 @@ def add_to(commands: Commands) -> None:
     new.add_argument(
         "target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx or .tsv file"
     )
-    new.add_argument("--source-language", metavar="L", help="language; needed if the file's suffix is not a language")
-    new.add_argument("--target-language", metavar="L", help="language; needed if the file's suffix is not a language")
+    new.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
+    new.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
     for split in ("valid", "test"):
         held_out = new.add_mutually_exclusive_group()
         held_out.add_argument(
@@ -40,7 +40,7 @@ def add_to(commands: Commands) -> None:
     update = add_command(
         subcommands,
         "update",
-        "update a corpus for its changed files; params.yaml stays as it is, and held-out pairs stay held out",
+        "take in changed files of a corpus; held-out pairs stay held out",
         "transformer-core data update letters",
     )
     update.add_argument("name", metavar="NAME", help="name of a corpus in corpora/")
@@ -48,7 +48,7 @@ def add_to(commands: Commands) -> None:
     plan = add_command(
         subcommands,
         "plan",
-        "print files, sums, terms and disk space of a recipe's corpus; downloads nothing",
+        "print files, checksums, terms and disk space of a recipe's corpus; downloads nothing",
         "transformer-core data plan wmt14-en-de-base",
     )
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe (default: the present params.yaml)")

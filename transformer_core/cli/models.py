@@ -35,7 +35,7 @@ def add_to(commands: Commands) -> None:
         "convert a model for another engine",
         "transformer-core export --format ctranslate2 --model models/averaged --out exported",
     )
-    export.add_argument("--format", choices=("ctranslate2",), required=True, help="engine: %(choices)s")
+    export.add_argument("--format", choices=("ctranslate2",), required=True, help="of the other engine")
     export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
     export.set_defaults(run=run_export)
@@ -50,19 +50,19 @@ def add_to(commands: Commands) -> None:
         "transformer-core estimate --preset base --devices 8 --price 20",
     )
     _add_size_arguments(estimate)
-    estimate.add_argument("--updates", metavar="U", type=positive_int, help="number of updates (default: train.updates of params.yaml)")
+    estimate.add_argument("--updates", metavar="U", type=positive_int, help="updates (default: train.updates)")
     estimate.add_argument(
         "--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)"
     )
-    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (default: measured here)")
+    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second on one device (default: measured here)")
     estimate.add_argument(
-        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from machine.devices and nodes)"
+        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from section machine)"
     )
     estimate.add_argument(
         "--price",
         metavar="P",
         type=non_negative_float,
-        help="price of an hour of all machines (default: from machine.price_per_hour and nodes)",
+        help="price of an hour of all machines (default: from machine.price_per_hour)",
     )
     estimate.add_argument("--json", action="store_true", help="print JSON")
     estimate.set_defaults(run=run_estimate)
@@ -71,10 +71,8 @@ def add_to(commands: Commands) -> None:
 def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the sizes of a model."""
     parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
-    parser.add_argument("--architecture", metavar="A", help="architecture of the preset: recurrent, ... (default: transformer)")
-    parser.add_argument(
-        "--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size of params.yaml)"
-    )
+    parser.add_argument("--architecture", metavar="A", help="architecture of the preset (default: transformer)")
+    parser.add_argument("--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size)")
     parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
 
 

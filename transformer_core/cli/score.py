@@ -29,11 +29,11 @@ def add_to(commands: Commands) -> None:
         "print log-probabilities of given translations, and their perplexity",
         "transformer-core score --model models/averaged news.en news.de",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be packed (.gz, .xz)")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tokens", action="store_true", help="add a third column: each piece and its log-probability, separated by spaces")
+    shown.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
     shown.add_argument("--json", action="store_true", help="print one JSON document a line, tokens included")
     parser.add_argument(
         "--batch-tokens",

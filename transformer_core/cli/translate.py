@@ -54,17 +54,23 @@ def add_to(commands: Commands) -> None:
         "transformer-core translate --model models/averaged --out news.de news.en",
     )
     add = parser.add_argument
-    add("input", metavar="FILE", type=Path, nargs="?", help="text, one sentence a line; may be packed: .gz, .xz (default: standard input)")
+    add(
+        "input",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        help="text, one sentence a line; may be compressed: .gz, .xz (default: standard input)",
+    )
     add(
         "--model",
         metavar="DIR",
         type=Path,
         action="append",
         required=True,
-        help="for example models/averaged; several --model translate together",
+        help="for example models/averaged; several translate together",
     )
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
-    add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
+    add("--interactive", action="store_true", help="translate each line before reading the next")
     searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
     add = searching.add_argument
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
@@ -81,7 +87,7 @@ def add_to(commands: Commands) -> None:
     add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest, or all with --nbest")
     add("--temperature", metavar="T", type=up_to_100, help="a value below 1 favours likely tokens (default: 1)")
     add("--top-k", metavar="K", type=non_negative_int, help="draw from the K likeliest tokens only; 0 for all (default: 0)")
-    add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens with a total probability of P only (default: 1)")
+    add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens of total probability P only (default: 1)")
     add("--seed", metavar="S", type=non_negative_int, help="seed; a draw depends on it and on the line (default: 1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
@@ -91,31 +97,35 @@ def add_to(commands: Commands) -> None:
         "--longer",
         choices=("cut", "refuse"),
         default="cut",
-        help="cut: translate the beginning of a longer line; refuse: leave its translation empty (default: cut)",
+        help="translate the beginning of a longer line, or leave its translation empty (default: cut)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
-    add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
+    add("--scores", action="store_true", help="score and log-probability before each translation")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
-    add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch; bounds memory (default: 4096)")
+    add(
+        "--batch-tokens",
+        metavar="N",
+        type=positive_int,
+        help="most source tokens in a batch, padding included; bounds memory (default: 4096)",
+    )
     add_device_argument(computing)
     add_threads_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast; int8: by CTranslate2 (default: the model's, or float32)",
+        help="auto: bf16 where it is fast, else fp16 on a GPU, float32 on a CPU; int8: by CTranslate2 (default: the model's, or float32)",
     )
-    add("--shortlist", action=argparse.BooleanOptionalAction, help="search only among the subwords on the line's shortlist")
+    add("--shortlist", action=argparse.BooleanOptionalAction, help="search among the subwords on the line's shortlist")
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto: CTranslate2 on a CPU or in int8 if it has the other options (it stops as with --patience 1), else PyTorch "
-        "(default: the model's, or auto)",
+        help="auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)",
     )
-    add("--verbose", action="store_true", help="print the engine and the reason for it on standard error")
+    add("--verbose", action="store_true", help="print the engine and the reason for it")
     parser.set_defaults(run=run)
 
 
@@ -128,7 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
     if arguments.out and arguments.out.suffix in (".gz", ".xz"):
-        raise configuration_error(f"--out: {arguments.out} would be plain text under the name of a packed file", "Leave out the ending.")
+        raise configuration_error(
+            f"--out: {arguments.out} would be plain text under the name of a compressed file", "Leave out the ending."
+        )
     of_models = (file for model in arguments.model for file in model.glob("*"))
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, *of_models):
         for written in (arguments.out, _part_of(arguments.out)) if read and arguments.out else ():

@@ -26,7 +26,7 @@ _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
-# Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
+# Settings that were better on a corpus of 29,000 pairs at equal time (docs/improve.md). A training takes as long as with own-data.
 _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
     "model": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4},
     "train": {
