@@ -24,7 +24,6 @@ NO_RESULT = {
     "flows/process/exits.py",
     "flows/process/paths.py",
     "flows/process/progress.py",
-    "flows/process/repro.py",
     "flows/process/runner.py",
     "flows/process/signals.py",
     "flows/record/documents.py",

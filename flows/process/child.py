@@ -100,9 +100,9 @@ def run_child(
             raise
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command. Raises `CalledProcessError`, and `UserError` (69) where git is not installed."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+def git(folder: Path, *arguments: str, **variables: str) -> str:
+    """Return the output of a git command, run with these variables. Raises `CalledProcessError`; `UserError` (69), git is not installed."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **variables}
     command = ["git", "-C", str(folder), *arguments]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from flows.process.repro import NOT_CACHED
 
 from flows.cluster import node
 from flows.cluster.node import StageRun, check_out, exchange
 from flows.process.child import StageLog
-from flows.process.repro import NOT_CACHED
 from flows.process.runner import StageError
 from tests.clone import git
 from tests.refusals import refused

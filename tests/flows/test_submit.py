@@ -11,11 +11,11 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from flows.process.settings import tracked
 from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
 from flows.process.child import GRACE_SECONDS
-from flows.process.settings import tracked
 from flows.submit import main
 from tests.clone import ROOT, git
 from tests.flows.servers import server

@@ -14,6 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 from dvc.repo import Repo
+from flows.sweeps.workspace import Job, Repository, environment, run_job
 
 from flows.process.child import StageLog
 from flows.process.runner import StageError
@@ -23,7 +24,6 @@ from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import Sweep, main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
-from flows.sweeps.workspace import Job, Repository, environment, run_job
 from tests.clone import CORPUS, Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
