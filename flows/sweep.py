@@ -4,16 +4,14 @@
     python -m flows.sweep table2 --recipe tatoeba
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed without a result is trained in its own workspace, with the cache of this repository. The table is in a folder of
+Each row and seed without a result is trained in its own worktree, with the cache of this repository. The table is in a folder of
 results/sweeps named after the table or the grid, as CSV, markdown and a picture.
 """
 
-import os
 import re
-import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
@@ -23,23 +21,23 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.tasks import Task
 
-from flows.cluster.node import committed
-from flows.pipeline import end_of, is_transient, outcome_of, outcome_task, run_flow
-from flows.process.child import StageLog, terminate_children
-from flows.process.runner import reports_errors
-from flows.process.settings import own_settings
+from flows.dvc.settings import tracked
+from flows.dvc.worktree import Snapshot, remove, snapshot
+from flows.process.child import terminate_children
+from flows.process.runner import StageError, reports_errors
 from flows.record import server
 from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome
+from flows.runs import Output, failed, outcome_of, outcome_task, raise_failure, run_flow, staying_running
 from flows.sweeps import table as tables
+from flows.sweeps.jobs import Job, code_digest, job_of, run_job
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
-from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
@@ -58,11 +56,10 @@ _SECONDS_BETWEEN_SIGNALS = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: the jobs in the order of the table, the repository and commit of their code, and the heading."""
+    """A sweep: the jobs in the order of the table, the files of their code, and the heading."""
 
     jobs: Sequence[Job]
-    url: str
-    commit: str
+    files: Snapshot
     about: tables.About
 
     @property
@@ -94,15 +91,14 @@ def plan(
 ) -> Sweep:
     """Plan the jobs of a sweep and check the settings of all.
 
-    Raises `UserError` (78): an unknown recipe, row, key or corpus, an invalid value, code that is not committed, or a corpus without known
-    sums.
+    Raises `UserError` (78): an unknown recipe, row, key or corpus, an invalid value, no git repository, or a corpus without known sums.
     """
     if settings and name != "params":
         raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")
     if scale and name == "params":
         raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
-    url, commit = committed()
-    base = validate_document(Params, own_settings(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
+    files = snapshot()
+    base = validate_document(Params, tracked(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
     scale = scale or (1 if name == "params" else scale_for(base))
     sections = base.model_dump(mode="json", exclude={"machine"})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
@@ -111,7 +107,7 @@ def plan(
         raise configuration_error("--updates: the settings name train.updates", "Use one of the two.")
     if seeds and any("train.seed" in row.overrides for row in chosen):
         raise configuration_error("--seeds: the settings name train.seed", "Use one of the two.")
-    digest, jobs = code_digest(commit), []
+    digest, jobs = code_digest(files.tree), []
     for row in chosen:
         for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):
             document = document_of(row, sections, seed, updates)
@@ -122,7 +118,7 @@ def plan(
     machine = load_params().machine
     price = None if machine.price_per_hour is None else machine.price_per_hour * machine.training_nodes
     about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, price)
-    return Sweep(jobs, url, commit, about)
+    return Sweep(jobs, files, about)
 
 
 def _check_locked(corpus: str) -> None:
@@ -157,33 +153,36 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
         0, or a failed state whose result is a `StageError` with the exit code of a job that failed.
     """
     for job in planned.jobs:
-        if job.result.exists():  # A kill may have prevented the removal of its workspace.
-            shutil.rmtree(job.workspace, ignore_errors=True)
-    repository = Repository.here(planned.url, planned.commit, load_params().machine)
-    with suppress(Exception):  # Creates the experiment, so that its files are not in a workspace; MLflow may be unreachable.
-        server.experiment_id(server.connect(tracking_uri(load_params().machine)))
+        if job.result.exists():  # A kill may have prevented the removal of its worktree.
+            remove(job.workspace)
+    machine, stopping = load_params().machine, Event()
+    with suppress(Exception):  # Creates the experiment once, not in each row; MLflow may be unreachable.
+        server.experiment_id(server.connect(tracking_uri(machine)))
+
+    def run(job: Job) -> Outcome:
+        return outcome_of(job_task(job, planned.files, machine, stopping)(return_state=True))
+
     first, *others = planned.missing
-    stopping = Event()
-    # The first job runs alone, so that the stages before the training run once and are cached for the others.
-    outcomes = [_run(first, repository, stopping)]
-    if at_once == 1:
-        # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
-        outcomes += [_run(job, repository, stopping) for job in others]
-    else:
-        outcomes += _side_by_side(others, repository, at_once, stopping)
-    return end_of(outcomes)
+    try:
+        with staying_running():
+            # The first job runs alone, so that the stages before the training run once and are cached for the others.
+            outcomes = [run(first)]
+            # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
+            outcomes += [run(job) for job in others] if at_once == 1 else _side_by_side(others, run, at_once, stopping)
+            raise_failure(outcomes)
+    except StageError as error:
+        return failed(error)
+    return int(ExitCode.DONE)
 
 
-def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, stopping: Event) -> list[Outcome]:
+def _side_by_side(jobs: Sequence[Job], run: Callable[[Job], Outcome], at_once: int, stopping: Event) -> list[Outcome]:
     """Run jobs in threads; those of one training one after the other, because the second takes it from the run-cache."""
-    # Workspaces have their own states, unless there is one folder for all, as machines of work pools have.
-    one_state = bool(os.environ.get("TRANSFORMER_STATE") or repository.machine["pools"])
     pool, trainings = ThreadPoolExecutor(at_once, "row"), defaultdict[str, list[Job]](list)
     for job in jobs:
-        trainings[job.training(one_state)].append(job)
+        trainings[job.training].append(job)
 
     def run_all(several: Sequence[Job]) -> list[Outcome]:
-        return [_run(job, repository, stopping) for job in several if not stopping.is_set()]
+        return [run(job) for job in several if not stopping.is_set()]
 
     futures = [pool.submit(copy_context().run, run_all, several) for several in trainings.values()]
     try:
@@ -200,21 +199,15 @@ def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, sto
         pool.shutdown()
 
 
-def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
-    return outcome_of(job_task(job, repository, stopping)(return_state=True))
-
-
-def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
-    """Return the Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
+def job_task(job: Job, files: Snapshot, machine: Machine, stopping: Event) -> Task[[], Any]:
+    """Return the Prefect task of a job, tried again like a stage of the pipeline unless the whole sweep is stopping."""
+    output = Output()
 
     def train() -> str:
-        run_job(job, repository, StageLog(get_run_logger().info))
+        run_job(job, files, machine, output)
         return "ran"
 
-    def again(*attempt: Any) -> bool:
-        return not stopping.is_set() and is_transient(*attempt)
-
-    return outcome_task("row", job.name, f"The training {job.name}, in a clone of its own", again, train)
+    return outcome_task("row", job.name, f"The training {job.name}", output, train, machine.patience_hours, stopping)
 
 
 def write_table(planned: Sweep) -> str:

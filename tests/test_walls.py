@@ -34,14 +34,14 @@ COMPONENTS = {
     "transformer_core.corpus": [{"text"}, {"sources", "cleaning", "tokens"}],
     "flows": [
         {"process"},
-        {"record"},
-        {"cluster"},
+        {"record", "dvc"},
+        {"places"},
         {"stages", "sweeps"},
-        {"pipeline"},
-        {"compare", "scores", "submit", "sweep", "tracking", "translate"},
+        {"runs"},
+        {"compare", "pipeline", "scores", "sweep", "tracking", "translate"},
     ],
 }
-WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/places/pools.py", "flows/sweep.py"}
+WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py", "flows/sweep.py"}
 WHERE_MLFLOW_IS_ALLOWED = {
     "flows/compare.py",
     "flows/record/registry.py",

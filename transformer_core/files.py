@@ -19,14 +19,18 @@ from transformer_core.errors import ExitCode, UserError, configuration_error, fi
 
 # The variable in which DVC names the experiment to the stages that it runs.
 DVC_EXPERIMENT = "DVC_EXP_NAME"
+# Worktrees of runs with settings of their own, below their repository.
+WORKTREES = Path(".state/worktrees")
 _LOCK_SECONDS = 1.0
 
 
 def repository() -> Path:
-    """Return the repository of this workspace: the working directory, or an absolute path in an experiment's temporary copy.
+    """Return the repository of this workspace: the working directory, or an absolute path in a worktree or an experiment's copy of it.
 
-    `dvc exp run --temp` and `dvc queue start` remove the copy at the end. DVC names the repository in $DVC_ROOT.
+    Both are removed at the end. DVC names the repository of a copy (`dvc exp run --temp`, `dvc queue start`) in $DVC_ROOT.
     """
+    if Path.cwd().match(f"{WORKTREES}/*"):
+        return Path.cwd().parents[len(WORKTREES.parts)]
     root = Path(os.environ.get("DVC_ROOT", "")).absolute()
     return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
 

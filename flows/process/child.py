@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import delayed_stop_signals, shell_code
+from flows.process.signals import delayed_stop_signals
 from transformer_core.errors import git_missing
 
 GRACE_SECONDS = 60.0
@@ -104,9 +105,9 @@ def without_starters() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in (_TAG, STARTERS)}
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command. Raises `CalledProcessError`, and `UserError` (69) where git is not installed."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+def git(folder: Path, *arguments: str, **variables: str) -> str:
+    """Return the output of a git command, run with these variables. Raises `CalledProcessError`; `UserError` (69), git is not installed."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **variables}
     command = ["git", "-C", str(folder), *arguments]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()

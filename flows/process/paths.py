@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_core.errors import UserError
 from transformer_core.project import text_of
-from transformer_core.yaml_io import parse_yaml
+from transformer_core.yaml_io import parse_yaml, read_yaml
 
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")
@@ -50,6 +50,11 @@ def sections_up_to(stage: str) -> list[str]:
     """Return the sections of params.yaml on which a stage or one before it depends, in order; all of them for a name that is no stage."""
     names = (*takewhile(lambda name: name != stage, stages()), stage)
     return list(dict.fromkeys(section for name in names for section in sections_of(name)))
+
+
+def locked_stages() -> dict[str, Any]:
+    """Return the stages in dvc.lock, by name; none without the file."""
+    return dict(read_yaml(DVC_LOCK)["stages"]) if DVC_LOCK.exists() else {}
 
 
 def require(*paths: Path) -> None:

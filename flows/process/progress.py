@@ -21,12 +21,24 @@ SECONDS_FOR_BAR = "TRANSFORMER_SECONDS_BETWEEN_LINES"
 _DRAWN_SECONDS = 0.2
 _REDRAWN_SECONDS = 1.0
 _LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: (.*))?")
+_RESUMED = "going on after update "
 
 
 def updates_in(line: str) -> tuple[int, int, str] | None:
     """Return the updates done, those of the whole training, and the metrics in a line of `ProgressLines`; None for another line."""
     found = _LINE.fullmatch(line)
     return found and (int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3] or "")
+
+
+def resumed_line(update: int) -> str:
+    """Return the line of a training that goes on from a saved update."""
+    return f"{_RESUMED}{update:,}"
+
+
+def update_resumed(line: str) -> int | None:
+    """Return the update in a `resumed_line`; None for another line."""
+    number = line.removeprefix(_RESUMED).replace(",", "")
+    return int(number) if line.startswith(_RESUMED) and number.isdecimal() else None
 
 
 def progress() -> "Bar | ProgressLines":

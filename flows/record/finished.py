@@ -6,8 +6,7 @@ from hashlib import md5
 from math import inf
 from pathlib import Path
 
-from flows.process.paths import TRAINING_METRICS
-from flows.process.repro import locked_stages
+from flows.process.paths import TRAINING_METRICS, locked_stages
 from flows.process.runner import echo
 from transformer_core.config import Train
 from transformer_core.files import is_locked

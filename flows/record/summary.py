@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.paths import SCORES
-from flows.process.repro import locked_stages
+from flows.process.paths import SCORES, locked_stages
 from flows.record.journal import NAME, Journal
 from flows.record.tasks import read_scores, task_scored
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from flows.process import paths
-from flows.process.repro import locked_stages
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
 from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, journal_of, read_events
@@ -147,7 +146,7 @@ def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def locked_outputs() -> dict[str, str]:
     """Return DVC's hashes of the outputs of the earlier stages; empty if DVC does not run this stage, since they may differ."""
-    stages = locked_stages() if "DVC_STAGE" in os.environ else {}
+    stages = paths.locked_stages() if "DVC_STAGE" in os.environ else {}
     return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 

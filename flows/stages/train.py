@@ -13,6 +13,7 @@ from pathlib import Path
 from flows.places.group import NodeGroup
 from flows.places.ranks import launch
 from flows.process import paths
+from flows.process.progress import resumed_line
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
 from flows.record.documents import read_manifest
@@ -152,7 +153,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             for file in (STORED, FINISHED):
                 (state / file).unlink(missing_ok=True)
         if recorder is not None and resumed:
-            echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
+            echo(resumed_line(trainer.progress.update), sys.stderr)
         elif recorder is not None:
             recorder.begin()
             name_stopped_trainings(state)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from flows.process.repro import repair
+from flows.dvc.commands import repair
 from tests.faults.faults import FAULTS, Scene
 from tests.faults.pipeline import FLOW, STAGES, Ended, Pipeline, Result
 from tests.flows.prefect_server import PrefectServer

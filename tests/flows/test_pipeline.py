@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,33 @@ from mlflow import MlflowClient
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterFlowRunId
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.states import Failed
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed, Failed
 
 from flows import pipeline as module
-from flows.places.pools import check_stages
-from flows.pipeline import in_registry, is_transient, outcome_of, pipeline, stage_task, stages_between, trained, training_link
+from flows import runs as shared
+from flows.dvc.commands import stage_names
+from flows.pipeline import in_registry, pipeline, stages_between, trained, training_link
+from flows.process import patience
 from flows.process.child import GRACE_SECONDS, TimeLimitError
 from flows.process.paths import PUBLISHED, SCORES
-from flows.process.repro import stage_names
 from flows.process.runner import StageError
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
+from flows.runs import outcome_of, run_flow
+from tests.clone import git
 from tests.flows.publishing import FIGURES
 from tests.flows.servers import with_tables
+from tests.flows.stages import set_params
 from tests.refusals import refused
 from tests.waiting import processes, wait_for
 from transformer_core import recipes
-from transformer_core.config import Machine
+from transformer_core.config import Machine, load_params
 from transformer_core.errors import UserError
-from transformer_core.files import write_json
+from transformer_core.files import WORKTREES, write_json
 
 # Three stages, the last first. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
@@ -57,7 +62,7 @@ STAGE = """
 import os, pathlib, sys, time
 from flows.process.runner import run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import write_json
+from transformer_core.files import WORKTREES, write_json
 name = sys.argv[1]
 
 def run(params):
@@ -94,6 +99,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
     (folder / "params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
+    for name in (".gitignore", ".dvcignore"):
+        (folder / name).write_text(".state/\n*.runs\n__pycache__/\n")
+    git("add", "-A", at=folder)
+    git("commit", "-q", "-m", "toy", at=folder)
     return folder
 
 
@@ -102,7 +111,7 @@ def toy(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """A copy of it as the working directory, with a registry that has what it publishes."""
     folder = shutil.copytree(template, tmp_path / "toy")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(module, "FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(module, "in_registry", lambda: True)
     return folder
 
@@ -203,30 +212,6 @@ def test_a_failure_is_the_stages_own_line_and_its_output_is_in_the_log(client: S
     wait_for(lambda: said <= messages(), pause=0.2)
 
 
-# How a stage ended, the exit code that the flow sees, and whether it tries again.
-ENDS = [
-    ("a bug", 1, False),
-    ("bad data", 65, False),
-    ("a service is away", 69, True),
-    ("interrupted, state saved", 75, True),
-    ("bad configuration", 78, False),
-    ("SIGKILL", 137, True),
-    ("SIGTERM", 143, True),
-    ("DVC's own fault", 255, False),
-]
-
-
-@pytest.mark.parametrize(("code", "again"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
-def test_a_transient_failure_is_tried_again_three_times_after_growing_pauses(code: int, again: bool) -> None:
-    task = stage_task("train", Machine())
-    failed = Failed(data=Outcome("train", "failed", code, 1.0))
-    tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
-    assert tried == [again, again, again, False]
-    # In seconds; up to half of it is added or taken away at random.
-    assert isinstance(task.retry_delay_seconds, list)
-    assert (task.retry_delay_seconds[:3], task.retry_jitter_factor) == ([10, 20, 40], 0.5)
-
-
 @with_prefect
 def test_a_stage_is_tried_until_a_bug_whose_traceback_is_in_the_log_and_runs_again_later(caplog: pytest.LogCaptureFixture) -> None:
     tries = ["raise UserError('mirror: away', '', ExitCode.UNAVAILABLE)", "raise Interrupted('state saved')", "os.kill(os.getpid(), 9)"]
@@ -236,8 +221,63 @@ def test_a_stage_is_tried_until_a_bug_whose_traceback_is_in_the_log_and_runs_aga
     assert state.message == "train: KeyError: 'warmup'. The traceback is in the log. (exit code 1)"
     assert runs("train") == 4
     assert "behaviour.read_text()" in caplog.text
+    assert caplog.text.count("Trying again in 0 seconds") == 3
     assert run_pipeline(last_stage="train").is_completed()
     assert runs("train") == 5
+
+
+@with_prefect
+def test_a_run_with_other_settings_leaves_params_yaml_and_outputs_as_they_are_and_goes_on_where_it_failed(toy: Path) -> None:
+    """Its stages take the untracked `behaviour` from here."""
+    before = Path("params.yaml").read_bytes()
+    assert run_pipeline(last_stage="train").is_completed()
+    behave("evaluate", "raise UserError('a corpus of seed ' + str(params.train.seed))")
+    state = pipeline(overrides={"train.seed": 7}, return_state=True)
+    assert state.message == "evaluate: a corpus of seed 7 (exit code 65)"
+    (left,) = (toy / WORKTREES).glob("*/")
+    assert (left / "train.runs").exists()
+    behave("evaluate", "pathlib.Path(os.environ['SEEN']).write_text(str(params.train.seed))")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEEN", str(toy / "seen.runs"))
+        assert pipeline(overrides={"train.seed": 7}, return_state=True).is_completed()
+    assert Path("seen.runs").read_text() == "7"
+    assert not left.exists()
+    assert Path("params.yaml").read_bytes() == before
+    assert not Path("evaluate.txt").exists()
+    assert load_params(left.with_suffix(".yaml")).train.seed == 7
+    assert Path.cwd() == toy
+
+
+@with_prefect
+def test_stages_before_the_first_have_their_present_outputs_in_a_run_with_other_settings() -> None:
+    assert run_pipeline(last_stage="train").is_completed()
+    state = pipeline(overrides={"train.seed": 7}, first_stage="evaluate", last_stage="evaluate", return_state=True)
+    assert state.is_completed(), state.message
+    assert runs("train") == 1
+
+
+@with_prefect
+def test_a_run_that_is_marked_as_crashed_while_it_is_alive_is_running_again(
+    toy: Path, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str
+) -> None:
+    """As the automation for lost machines does after the server was away."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_server)
+    monkeypatch.setattr(shared, "SECONDS_BETWEEN_CHECKS", 0.2)
+    behave("train", "while not pathlib.Path('seen.runs').exists(): time.sleep(0.1)")
+
+    def crash() -> list[str]:
+        (run,) = wait_for(lambda: [one for one in client.read_flow_runs() if one.state_name == "Running"], "no run")
+        client.set_flow_run_state(run.id, Crashed(message="No heartbeat for ten minutes"), force=True)
+        wait_for(lambda: client.read_flow_run(run.id).state_name == "Running", "it stays crashed")
+        (toy / "seen.runs").touch()
+        return [str(state.name) for state in client.read_flow_run_states(run.id)]
+
+    with ThreadPoolExecutor() as thread:
+        crashed = thread.submit(crash)
+        state = run_pipeline(last_stage="train")
+        assert crashed.result()[-2:] == ["Crashed", "Running"]
+    assert state.is_completed()
+    assert client.read_flow_run(state.state_details.flow_run_id).state_name == "Completed"
 
 
 @pytest.mark.slow
@@ -280,10 +320,9 @@ def test_a_stage_has_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         limits.append(limit_seconds)
         raise TimeLimitError
 
-    monkeypatch.setattr(module, "RETRIES", 0)
     monkeypatch.setattr(module, "run_child", over)
-    state = pipeline(overrides={"machine.limit_hours": 0.5}, return_state=True)
-    assert (code_of(state), limits) == (75, [1800])
+    set_params(machine={"limit_hours": 0.5, "patience_hours": 1e-6})
+    assert (code_of(state := run_pipeline()), limits) == (75, [1800, 1800])
     assert state.message == "train: ended after machine.limit_hours (0.5) (exit code 75)"
 
 
@@ -292,8 +331,8 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
     def reached() -> None:
         raise UserError("Prefect is reached")
 
-    monkeypatch.setattr(module, "reach_prefect", reached)
-    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
+    monkeypatch.setattr(shared, "reach_prefect", reached)
+    monkeypatch.setattr(shared, "stop_on_signals", lambda: None)  # Those of this process stay.
     before = Path("params.yaml").read_bytes()
     for arguments, line in (
         (["--set", "train.updates=x"], "params.yaml: train.updates: must be "),
@@ -310,29 +349,13 @@ def test_an_error_that_is_no_outcome_of_a_stage_is_raised() -> None:
 
 
 def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
-    given = module.parse(
-        ["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.pools={train: gpu}", "--first-stage", "train"]
-    )
+    given = module.parse(["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.limit_hours=2", "--first-stage", "train"])
     assert given == {
         "recipe": "multi30k",
-        "overrides": {"train.updates": 50, "machine.pools": {"train": "gpu"}},
+        "overrides": {"train.updates": 50, "machine.limit_hours": 2},
         "first_stage": "train",
         "last_stage": None,
     }
-
-
-@pytest.mark.parametrize(
-    ("chosen", "fault"),
-    [
-        ("trian", "machine.pools.trian: no such stage. Did you mean train?"),
-        ("publish", "machine.pools.publish: this stage runs only where the flow runs. Remove the key: the stage takes seconds on a CPU."),
-    ],
-)
-def test_a_pool_of_a_stage_that_has_none_is_refused(chosen: str, fault: str) -> None:
-    check_stages({"train": "gpu"}, ["clean", "train", "publish"])
-    with pytest.raises(UserError) as raised:
-        check_stages({"train": "gpu", chosen: "gpu"}, ["clean", "train", "publish"])
-    assert (str(raised.value), raised.value.exit_code) == (fault, 78)
 
 
 @pytest.fixture
@@ -476,13 +499,13 @@ def test_a_configured_server_that_is_unreachable_is_one_line_and_exit_code_69() 
 def test_a_server_that_dies_under_a_flow_is_one_line_and_exit_code_69(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
+    monkeypatch.setattr(shared, "stop_on_signals", lambda: None)  # Those of this process stay.
 
     @flow
     def cut_off() -> int:
         raise httpx.ConnectError("connection refused")
 
-    assert module.run_flow(cut_off, {}) == 69
+    assert run_flow(cut_off, {}) == 69
     assert "Prefect is unreachable: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.process.repro import TRANSIENT, failure
+from flows.dvc.commands import failure
+from flows.process.exits import TRANSIENT
 from flows.process.runner import record_seconds, reports_errors, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
@@ -117,9 +118,7 @@ def test_a_stage_whose_gpu_has_failed_is_tried_again() -> None:
     assert here(RuntimeError("CUDA error: uncorrectable ECC error encountered")).returncode in TRANSIENT
 
 
-@pytest.mark.parametrize(
-    "name", ["cluster.node", "compare", "pipeline", "process.repro", "scores", "submit", "sweep", "tracking", "translate"]
-)
+@pytest.mark.parametrize("name", ["compare", "pipeline", "scores", "sweep", "tracking", "translate"])
 def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"flows.{name}").main(["--wrong"]) == 78
     line = rf"python -m flows\.{name}: .+\. See: python -m flows\.{name} --help\n"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flows.dvc.commands import failure
+from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
-from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
-from flows.process.settings import settings_of_run
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
 from flows.record.journal import Journal
 from flows.record.lineage import datasets, describe_training
@@ -101,8 +101,7 @@ def _write_over_params(data: bytes, folder: Path) -> None:
     recipes.write(recipes.read("tatoeba"), file, force=True)
     load_params()
     file.write_bytes(data)
-    with settings_of_run(None, {"train.updates": 5_000}):
-        load_params()
+    settings_of_run(None, {"train.updates": 5_000})
 
 
 def _read_entry(data: bytes, folder: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flows.dvc.commands import failure
 from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
-from flows.process.repro import failure
 from flows.record.journal import Journal, read_events
 from flows.record.sending import _read_position
 from flows.stages.average import _chosen

@@ -1,0 +1,166 @@
+"""Worktrees: a run with settings of its own works in a git worktree of this repository, and params.yaml here stays as it is.
+
+A worktree has the tracked files as they are here, edits included, and links to untracked ones; the DVC cache of this repository; and this
+repository's states of trainings, record and mirror (`transformer_core.files.repository`). It is removed when its run has succeeded: the
+cache has the outputs. After a failure it stays, and the same run goes on in it.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flows.dvc.commands import DVC_FILE, ancestors, dvc, repair
+from flows.process.child import git
+from flows.process.paths import DVC_LOCK, STATE
+from flows.process.runner import EXITS
+from transformer_core.config import PARAMS_FILE
+from transformer_core.errors import configuration_error
+from transformer_core.files import WORKTREES, locked, write_text
+from transformer_core.yaml_io import read_yaml, yaml_text
+
+CORPORA = Path("corpora")
+# Written in a worktree, so no links.
+_OWN = {str(DVC_LOCK), str(PARAMS_FILE), str(STATE)}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of this repository at one moment: the commit, the tree of the tracked files, the untracked ones, and the DVC cache."""
+
+    commit: str
+    tree: str
+    untracked: tuple[str, ...]
+    cache: Path
+
+
+def snapshot() -> Snapshot:
+    """Return a snapshot of the repository in the working directory. Untracked files in folders that stages depend on are in its tree.
+
+    Git's own index is left alone: other commands may use it.
+
+    Raises `UserError` (78): this is not the top of a git repository, or it has no commit.
+    """
+    from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
+
+    try:
+        commit = git(Path(), "rev-parse", "--verify", "HEAD^{commit}")
+        if prefix := git(Path(), "rev-parse", "--show-prefix"):
+            raise configuration_error(f"{prefix}: not the top of its git repository", "Make it a repository of its own: git init")
+    except subprocess.CalledProcessError as error:
+        reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
+        raise configuration_error(f"git: {reason}", "Runs with other settings need a repository with a commit.") from None
+    with TemporaryDirectory() as folder:
+        index, mine = Path(folder, "index"), Path(git(Path(), "rev-parse", "--git-path", "index"))
+        if mine.exists():
+            shutil.copyfile(mine, index)
+        there = {"GIT_INDEX_FILE": str(index)}
+        git(Path(), "add", "--update", ".", **there)
+        if new := _untracked(there, *_inputs()):
+            git(Path(), "add", "--", *new, **there)
+        tree = git(Path(), "write-tree", **there)
+        untracked = _untracked(there, "--directory", "--no-empty-directory", ".")
+    with Repo() as repo:
+        cache = Path(repo.cache.local_cache_dir)
+    return Snapshot(commit, tree, tuple(name for name in untracked if name.rstrip("/") not in _OWN), cache)
+
+
+def _untracked(index: Mapping[str, str], *arguments: str) -> list[str]:
+    listed = git(Path(), "ls-files", "-z", "--others", "--exclude-standard", *arguments, **index)
+    return [name for name in listed.split("\0") if name]
+
+
+def _inputs() -> list[str]:
+    """Return the top-level folders and files that stages depend on and no stage makes."""
+    stages = read_yaml(Path("dvc.yaml"))["stages"].values()
+    deps = {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
+    return [name for name in sorted(deps) if Path(name).exists()]
+
+
+@contextmanager
+def worktree(key: str, files: Snapshot, document: Mapping[str, Any], last_stage: str, present: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield the worktree `key` with a document as its params.yaml. It is removed after the block, and stays after an exception.
+
+    Args:
+        key: its name.
+        files: what it has.
+        document: sections of params.yaml.
+        last_stage: the last stage that runs there.
+        present: stages whose outputs here are there, too, as far as dvc.lock and the cache have them.
+
+    Raises:
+        UserError: exit code 69; another process works in it. 78; git cannot make it, or DVC's cache lacks the data of a .dvc file.
+    """
+    folder = WORKTREES.absolute() / key
+    with locked(folder.with_suffix(".lock"), "this run"):
+        try:
+            _check_out(folder, files)
+        except subprocess.CalledProcessError as error:
+            reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
+            raise configuration_error(f"{folder}: {reason}", "Repair it, or remove this folder: it will be made again.") from None
+        write_text(folder / PARAMS_FILE, yaml_text(document))
+        sources = [name for name in ancestors(last_stage, folder) if name.endswith(DVC_FILE)]
+        if sources and (reason := _fetch(folder, *sources)):
+            raise configuration_error(f"dvc checkout: {reason}", f"Fetch missing data: dvc pull {' '.join(sources)}")
+        if present:
+            _fetch(folder, "--allow-missing", *present)
+        try:
+            yield folder
+        finally:
+            _keep_sums(folder)
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a worktree, if there is one."""
+    if _is_worktree(folder):
+        git(Path(), "worktree", "remove", "--force", "--force", str(folder))
+
+
+def _check_out(folder: Path, files: Snapshot) -> None:
+    """Write the files of a snapshot to a worktree, which is made if needed; ignored files, such as outputs and logs, stay as they are."""
+    if not _is_worktree(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        # Twice --force: git may have been killed while it made one.
+        git(Path(), "worktree", "add", "--quiet", "--force", "--force", "--no-checkout", "--detach", str(folder), files.commit)
+    # A git that was killed leaves its lock, and no other git works here.
+    (folder / git(folder, "rev-parse", "--git-path", "index.lock")).unlink(missing_ok=True)
+    git(folder, "update-ref", "--no-deref", "HEAD", files.commit)
+    git(folder, "read-tree", "--reset", "-u", files.tree)
+    for name in files.untracked:
+        link = folder / name
+        if not os.path.lexists(link):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path(name).absolute())
+    shutil.rmtree(folder / EXITS, ignore_errors=True)  # Of an earlier try.
+    for mine in (DVC_LOCK, Path(".dvc/config.local")):
+        if mine.exists():
+            shutil.copyfile(mine, folder / mine)
+    subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
+    repair(folder)
+
+
+def _is_worktree(folder: Path) -> bool:
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel")) == folder.resolve()
+    except subprocess.CalledProcessError:
+        return False
+
+
+def _fetch(folder: Path, *arguments: str) -> str:
+    """Check data out of DVC's cache, and return the reason of a failure."""
+    # Not --quiet, which says nothing of a failure either.
+    done = subprocess.run(dvc("checkout", *arguments), cwd=folder, check=False, capture_output=True, text=True)
+    return " ".join(done.stderr.rpartition("ERROR: ")[2].split()) if done.returncode else ""
+
+
+def _keep_sums(folder: Path) -> None:
+    """Copy the sums of new downloads, which a person commits, to this repository."""
+    for file in (folder / CORPORA).glob("*.lock"):
+        if not (CORPORA / file.name).exists():
+            shutil.copyfile(file, CORPORA / file.name)

@@ -1,0 +1,48 @@
+"""When to try again what has failed in passing: after growing pauses, until it has failed for hours without progress."""
+
+import random
+import time
+from collections.abc import Callable
+
+from flows.process.exits import TRANSIENT
+
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
+_JITTER = 0.5
+
+
+def pause(tries: int, failing_seconds: float, patience_seconds: float, chance: float) -> float | None:
+    """Return the seconds until the next try; None once it has failed for `patience_seconds`. The last try is at the end of that time.
+
+    Args:
+        tries: number of failures since the last progress, this one included.
+        failing_seconds: time since the first of them.
+        chance: a number from 0 to 1, so that those who fail together do not come back together.
+    """
+    left = patience_seconds - failing_seconds
+    if left <= 0:
+        return None
+    growing = FIRST_PAUSE * 2.0 ** min(tries - 1, 10)
+    return min(min(growing, LONGEST_PAUSE) * (1 - _JITTER * chance), left)
+
+
+class Patience:
+    """The patience with one thing that is tried: it is over `hours` after the first failure, and anew with each progress."""
+
+    def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
+        self._seconds = 3600 * hours
+        self._clock, self._chance = clock, chance
+        self._tries, self._failing_since, self._progress = 0, 0.0, 0
+
+    def pause_after(self, code: int, progress: int = 0) -> float | None:
+        """Return the seconds until the next try after a failure; None if no try would help, or patience is over.
+
+        Args:
+            code: the exit code.
+            progress: a number that a try increases by its progress, such as the update from which it went on.
+        """
+        if code not in TRANSIENT:
+            return None
+        if not self._tries or progress > self._progress:
+            self._tries, self._failing_since, self._progress = 0, self._clock(), progress
+        self._tries += 1
+        return pause(self._tries, self._clock() - self._failing_since, self._seconds, self._chance())

@@ -1,0 +1,72 @@
+"""When a failure is tried again: with a clock of the test's own."""
+
+import pytest
+
+from flows.process.patience import Patience
+
+HOUR = 3600.0
+# How a try ended, its exit code, and whether another is made.
+ENDS = [
+    ("a bug", 1, False),
+    ("bad data", 65, False),
+    ("a service is away", 69, True),
+    ("interrupted, state saved", 75, True),
+    ("bad configuration", 78, False),
+    ("SIGKILL", 137, True),
+    ("SIGTERM", 143, True),
+    ("DVC's own fault", 255, False),
+]
+
+
+class Clock:
+    """The time in seconds; a pause lets it pass."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pauses(patience: Patience, clock: Clock, progress: list[int], code: int = 69, seconds: float = 0.0) -> list[float]:
+    """The pauses after tries of `seconds` that all fail, each with its progress, until there is no other or the list ends."""
+    made = []
+    for done in progress:
+        clock.now += seconds
+        pause = patience.pause_after(code, done)
+        if pause is None:
+            break
+        made.append(pause)
+        clock.now += pause
+    return made
+
+
+@pytest.mark.parametrize(("code", "again"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
+def test_only_what_may_pass_is_tried_again(code: int, again: bool) -> None:
+    assert (Patience(1.0).pause_after(code) is not None) == again
+
+
+def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_end() -> None:
+    clock = Clock()
+    made = pauses(Patience(1.0, clock, lambda: 0.0), clock, [0] * 100)
+    assert made == [10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 570]
+    assert clock.now == HOUR
+
+
+def test_up_to_half_of_a_pause_is_left_out_so_that_all_do_not_come_back_together() -> None:
+    assert [Patience(1.0, chance=lambda chance=chance: chance).pause_after(69) for chance in (0.0, 0.5, 1.0)] == [10.0, 7.5, 5.0]
+
+
+def test_an_outage_of_hours_costs_no_more_than_the_patience() -> None:
+    clock = Clock()
+    patience = Patience(12.0, clock, lambda: 0.0)
+    assert sum(pauses(patience, clock, [0] * 1000)) == 12 * HOUR
+    assert patience.pause_after(69) is None
+
+
+def test_the_time_of_long_tries_counts_and_progress_begins_it_anew() -> None:
+    clock = Clock()
+    assert len(pauses(Patience(12.0, clock), clock, [0] * 100, seconds=5 * HOUR)) == 3
+    clock = Clock()
+    made = pauses(Patience(12.0, clock, lambda: 0.0), clock, list(range(0, 100_000, 1000)), seconds=11 * HOUR)
+    assert made == [10.0] * 100
