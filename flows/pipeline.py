@@ -26,9 +26,10 @@ from prefect.tasks import Task, exponential_backoff
 
 from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
+from flows.process.exits import BUG, TRANSIENT
 from flows.process.paths import PUBLISHED
-from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names, without_advice
-from flows.process.runner import BUG, StageError, echo, exit_file, reports_errors
+from flows.process.repro import dvc, failure, repair, search_path, stage_names, without_advice
+from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import check_settings_of_run, settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server

@@ -21,6 +21,7 @@ NO_RESULT = {
     "flows/cluster/group.py",
     "flows/cluster/ranks.py",
     "flows/process/child.py",
+    "flows/process/exits.py",
     "flows/process/paths.py",
     "flows/process/progress.py",
     "flows/process/repro.py",

@@ -32,8 +32,9 @@ from prefect.states import Cancelling, Failed
 from flows.cluster.group import NodeGroup, address_for_others, free_port
 from flows.cluster.node import StageRun, check_pushed, clone_for, committed, exchange, run
 from flows.process.child import GRACE_SECONDS, StageLog
-from flows.process.repro import KILLED, TRANSIENT, ancestors, with_stage_name, without_advice
-from flows.process.runner import BUG, StageError, echo
+from flows.process.exits import BUG, KILLED, TRANSIENT
+from flows.process.repro import ancestors, with_stage_name, without_advice
+from flows.process.runner import StageError, echo
 from flows.process.settings import tracked
 from transformer_core.errors import ExitCode, UserError, configuration_error, did_you_mean, first_line, machine_errors, without_logins
 

@@ -1,5 +1,6 @@
 """The ranks of a training. The stage starts them under torchrun, and each reports its exit code, because torchrun itself ends with 1."""
 
+import os
 import signal
 import sys
 import time
@@ -8,9 +9,10 @@ from contextlib import closing
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
+from flows.process.exits import SIGNALLED, in_words
 from flows.process.progress import RankOutput
 from flows.process.runner import echo, exit_file, exit_with_starters, memory_remedy, report_exit
-from flows.process.signals import SIGNALLED, stop_on_signals
+from flows.process.signals import stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
@@ -47,14 +49,13 @@ def launch(devices: int, group: NodeGroup | None) -> None:
             raise Interrupted(report["message"])
     if code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION):  # A rank cannot write its report to a full disk.
         raise UserError(f"a rank ended with {code}", "Its message is above.", ExitCode(code))
-    if code and group is not None:
-        node = f"node {group.rank} of {group.nodes}"
-        message = f"{node}: the ranks ended with {code}: another node was lost or did not reach {group.rendezvous}"
-        raise UserError(message, "Their output is above. Run all of them again to resume.", ExitCode.UNAVAILABLE)
+    if code == ExitCode.UNAVAILABLE:
+        where = "" if group is None else f" on one of {group.nodes} nodes, or a node did not reach {group.rendezvous}"
+        lost = f"a rank was lost{where}"
+        raise UserError(lost, "The output of the ranks is above. Run it again to resume.", ExitCode.UNAVAILABLE)
     if code > SIGNALLED:
-        name = signal.Signals(code - SIGNALLED).name
         remedy = "Run it again to resume from the last state. If memory ran out, lower train.tokens_per_microbatch."
-        raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
+        raise UserError(f"the ranks: {in_words(code)}", remedy, ExitCode.INTERRUPTED)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and no report; their output is above")
 
@@ -81,7 +82,7 @@ def run_rank(body: Callable[[], None]) -> int:
         # If that rank was of this machine, torchrun stops this one, and says which one failed first.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_TORCHRUN_SECONDS)
-        return ExitCode.UNAVAILABLE
+        os._exit(ExitCode.UNAVAILABLE)  # Without destructors: gloo's would end the process with SIGABRT now and then.
     return 0
 
 

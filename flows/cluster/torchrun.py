@@ -9,21 +9,20 @@ end ranks that are saving, and print a traceback.
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
-from flows.process.signals import handle_stop_signals, hold_stop_signals, release_stop_signals, shell_code
+from flows.process.exits import deciding, in_words, shell_code
+from flows.process.signals import handle_stop_signals, hold_stop_signals, release_stop_signals
 from transformer_core.errors import ExitCode
 
-FAILED = 1
+_KILL_SECONDS = 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run torchrun, and return 0, or 1 if a rank failed or a node is missing. One line names the rank unless it has reported its exit.
+    """Run torchrun, and return 0, the code of the rank because of which the others ended (`deciding`), or 69 if a node is missing.
 
-    If a rank ended with 65 or 78, that is the result: the other ranks are stopped because of it. Otherwise, if a signal ended a rank, as
-    the kernel does when memory runs out, the result is 128 plus the signal: other ranks fail because of it.
+    One line names the rank unless it has reported its exit.
     """
     hold_stop_signals()
     from torch.distributed import DistError
@@ -40,21 +39,18 @@ def main(arguments: Sequence[str]) -> int:
         # Without a log directory torchrun makes one in the temporary folder for each training, and leaves it. It must handle a signal.
         torchrun.main(["--signals-to-handle=SIGQUIT", f"--log-dir={os.devnull}", *arguments])
     except ChildFailedError as error:
-        if refused := {failure.exitcode for failure in error.failures.values()} & {ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION}:
-            return refused.pop()
-        killed = {rank: failure for rank, failure in error.failures.items() if failure.exitcode < 0}
-        rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
-        if failure.exitcode not in set(ExitCode):
-            print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
-        return shell_code(failure.exitcode) if killed else FAILED
+        # torchrun kills what has not ended some time after the first failure.
+        end = error.get_first_failure()[1].timestamp + _KILL_SECONDS
+        codes = {rank: shell_code(failure.exitcode) for rank, failure in error.failures.items() if failure.timestamp < end}
+        code = deciding(codes.values())
+        if code not in set(ExitCode):
+            rank = next(rank for rank in codes if codes[rank] == code)
+            print(f"rank {rank} failed first: {in_words(code)}", file=sys.stderr, flush=True)
+        return code
     except DistError as error:
         print(f"no rendezvous with the other nodes: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
-        return FAILED
+        return ExitCode.UNAVAILABLE
     return 0
-
-
-def _in_words(code: int) -> str:
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 if __name__ == "__main__":

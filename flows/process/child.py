@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import delayed_stop_signals, shell_code
+from flows.process.signals import delayed_stop_signals
 from transformer_core.errors import git_missing
 
 GRACE_SECONDS = 60.0

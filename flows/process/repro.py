@@ -7,7 +7,6 @@ python -m flows.process.repro push STAGE ...        to the DVC remote, with the 
 import logging
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,16 +15,13 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from flows.process.exits import BUG, shell_code
 from flows.process.paths import DVC_LOCK
-from flows.process.runner import BUG, exit_file, reports_errors
-from flows.process.signals import SIGNALLED, shell_code
+from flows.process.runner import exit_file, reports_errors
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line
 from transformer_core.files import read_json
 from transformer_core.yaml_io import read_yaml
 
-KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
-# Failures worth a retry: a service is unreachable, a stage was stopped and has saved its state, or a signal killed it.
-TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 66  # After sysexits.h: an input does not exist.
 DVC_FILE = ".dvc"
 _WRITING_SECONDS = 0.5

@@ -15,14 +15,14 @@ from typing import Any, ParamSpec, TextIO
 
 import psutil
 
+from flows.process.exits import BUG, SIGNALLED
 from flows.process.paths import STATE, sections_of, sections_up_to
-from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
+from flows.process.signals import ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
 from transformer_core.yaml_io import read_yaml
 
-BUG = 1
 EXITS = STATE / "exit"
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
 # commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.

@@ -1,4 +1,4 @@
-"""The signals that ask a process to stop, and the exit codes of processes that a signal ended."""
+"""The signals that ask a process to stop."""
 
 import os
 import signal
@@ -11,7 +11,6 @@ from typing import Any
 
 from transformer_core.errors import Interrupted
 
-SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
 # SIGHUP: the terminal was closed. SIGUSR1: a scheduler's warning before the end of the time.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -84,8 +83,3 @@ def hold_stop_signals() -> None:
 def release_stop_signals() -> None:
     """Deliver the stop signals that have waited, and those to come."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-def shell_code(code: int) -> int:
-    """Convert Python's exit code of a process, minus the signal that ended it, to a shell's, 128 plus the signal."""
-    return code if code >= 0 else SIGNALLED - code

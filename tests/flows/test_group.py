@@ -132,7 +132,7 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
 def test_a_node_gives_up_waiting_for_the_others(nodes: Nodes) -> None:
     code, output = ended(nodes.start(0, join_seconds=2))
     assert code == 69
-    assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not reach 127.0.0.1:")
+    assert output.startswith("a rank was lost on one of 2 nodes, or a node did not reach 127.0.0.1:")
 
 
 @pytest.mark.slow  # about 20 s: two processes with a rank each

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.process.exits import deciding
 from tests.clone import ROOT
 
 # The first rank ends as asked, and torchrun stops the other one with SIGTERM.
@@ -15,7 +16,7 @@ import os, signal, sys, time
 
 if os.environ["RANK"] == "1":
     time.sleep(600)
-os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "killed" else sys.exit(78)
+os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "SIGKILL" else sys.exit(int(sys.argv[1]))
 """
 RANK = """
 import os, signal, sys
@@ -44,10 +45,15 @@ def test_a_rank_whose_other_was_killed_ends_with_one_line(tmp_path: Path) -> Non
     assert killed.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("ending", "code"), [("refused", 78), ("killed", 128 + signal.SIGKILL)])
+@pytest.mark.parametrize(("ending", "code"), [("78", 78), ("69", 69), ("1", 1), ("SIGKILL", 137)])
 def test_torchrun_ends_with_the_code_of_the_rank_that_is_the_cause(tmp_path: Path, ending: str, code: int) -> None:
     (tmp_path / "rank.py").write_text(ENDING, encoding="utf-8")
     command = [sys.executable, "-m", "flows.cluster.torchrun", "--standalone", "--nproc-per-node=2", str(tmp_path / "rank.py"), ending]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
-    assert done.stderr == ("" if ending == "refused" else "rank 0 failed first: ended by SIGKILL\n")
+    said = {1: "rank 0 failed first: exit code 1\n", 137: "rank 0 failed first: ended by SIGKILL\n"}
+    assert done.stderr == said.get(code, "")
+
+
+def test_what_made_processes_fail_together_decides() -> None:
+    assert [deciding(codes) for codes in ([69, 1], [1, 137, 69], [143, 1, 69], [137, 78], [69, 75], [0, 134])] == [1, 137, 1, 78, 75, 134]

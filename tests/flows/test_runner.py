@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.process.repro import TRANSIENT, failure
+from flows.process.exits import TRANSIENT
+from flows.process.repro import failure
 from flows.process.runner import record_seconds, reports_errors, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
