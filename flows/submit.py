@@ -25,7 +25,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from flows.cluster.node import check_pushed, committed, exchange
-from flows.process.child import GRACE_SECONDS, StageLog
+from flows.process.child import StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import own_settings
@@ -37,7 +37,7 @@ TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
 SUBMITTED_BY = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "--filename", "-"]}
 RENDEZVOUS_PORT = 29400
 # Time for the save and for Python, DVC and torchrun to end.
-GRACE = round(2 * GRACE_SECONDS)
+GRACE = 240
 STATE_REMEDY = "Set it to a folder of storage that all nodes share, before sbatch."
 # A training that is requeued again and again without progress must end some day.
 MOST_REQUEUES = 100

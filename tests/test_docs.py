@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.process.child import GRACE_SECONDS
 from flows.process.settings import settings_of_run
 from tests import settings_table
 from tests.clone import ROOT
@@ -102,10 +101,6 @@ def test_the_settings_are_those_of_the_schema() -> None:
     page = text_of("docs/settings.md")
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(Params.model_fields)
     assert settings_table.with_tables(page) == page, "python -m tests.settings_table"
-
-
-def test_the_page_of_clusters_has_the_seconds_in_which_a_training_must_save() -> None:
-    assert set(map(float, re.findall(r"has\s+(\d+)\s+seconds\s+to\s+save", text_of("docs/cluster.md")))) == {GRACE_SECONDS}
 
 
 def test_every_page_is_in_the_index() -> None:

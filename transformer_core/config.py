@@ -283,6 +283,9 @@ class Machine(Section):
     limit_hours: PositiveFloat | None = words(
         "time after which a stage of the flow must save and end, to be tried again up to three times", None
     )
+    grace_seconds: PositiveFloat = words(
+        "time that a stopped stage has to save before it is killed; `$TRANSFORMER_GRACE_SECONDS` of a scheduler goes before it", 120
+    )
     price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for the table of costs", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
 

@@ -31,7 +31,7 @@ from prefect.states import Cancelling, Failed
 
 from flows.cluster.group import NodeGroup, address_for_others, free_port
 from flows.cluster.node import StageRun, check_pushed, clone_for, committed, exchange, run
-from flows.process.child import GRACE_SECONDS, StageLog
+from flows.process.child import StageLog, grace_seconds
 from flows.process.exits import BUG, KILLED, TRANSIENT
 from flows.process.repro import ancestors, with_stage_name, without_advice
 from flows.process.runner import StageError, echo
@@ -255,9 +255,11 @@ def _code(state: State[Any]) -> int:
 def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     """Cancel unfinished runs, and wait for their end, because they may be saving."""
     with suppress(UserError):  # The reason why the group ends is more useful than an error that Prefect is away, too.
-        _cancel(client, _states(client, runs, GRACE_SECONDS))
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs, GRACE_SECONDS)):
+        _cancel(client, _states(client, runs, grace_seconds()))
+        deadline = time.monotonic() + grace_seconds()
+        while time.monotonic() < deadline and any(
+            not (run.state and run.state.is_final()) for run in _states(client, runs, grace_seconds())
+        ):
             time.sleep(POLL_SECONDS)
 
 
@@ -265,7 +267,7 @@ def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     for node_run in runs:
         if node_run.state is None or not node_run.state.is_final():
             with suppress(ObjectNotFound):
-                _answer(partial(client.set_flow_run_state, node_run.id, Cancelling()), GRACE_SECONDS)
+                _answer(partial(client.set_flow_run_state, node_run.id, Cancelling()), grace_seconds())
 
 
 def _publish_rendezvous() -> str:

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
-from flows.process.child import GRACE_SECONDS
+from flows.process.child import grace_seconds
 from flows.process.settings import tracked
 from flows.submit import main
 from tests.clone import ROOT, git
@@ -97,7 +97,7 @@ def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(submit: Submit, tmp
     subprocess.run(["bash", "-n"], input=job, text=True, check=True)
     assert not (tmp_path / "job.sbatch").exists()
     asked = next(line for line in job.splitlines() if line.startswith("#SBATCH --signal=TERM@"))
-    assert int(asked.partition("@")[2]) > GRACE_SECONDS
+    assert int(asked.partition("@")[2]) > grace_seconds()
     assert "gpus-per-node" not in submit("slurm", "--time", "1-12:30", "--dry-run")
 
 
@@ -326,7 +326,7 @@ def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(submit: Submit, 
     assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
     template = job["spec"]["template"]
     pod = template["spec"]
-    assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > grace_seconds()
     assert variables_of(pod)["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
@@ -450,7 +450,7 @@ def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_time_to_save_and_
     manifest = manifest_of(usual)
     assert manifest["spec"]["backoffLimit"] == 0
     pod = manifest["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > grace_seconds()
     container = pod["containers"][0]
     assert container["image"] == "registry.example/transformer-pipeline:1"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
