@@ -907,6 +907,10 @@ def disagreeing(rank: Rank, data: Path, out: Path) -> None:
     torch.__version__ = "9.9" if second else version
     attempt("torch")
     torch.__version__ = version
+    cuda = torch.version.cuda
+    torch.version.cuda = "9.9" if second else cuda
+    attempt("CUDA")
+    torch.version.cuda = cuda
     attempt("state", updates=10 if second else 24)
     attempt("seed", seed=rank.index)
     attempt("drift", drift=1e-3 if second else 0.0)
@@ -933,6 +937,7 @@ def endings(disagreed: Path, name: str) -> list[Any]:
     [
         ("precision", "78 the ranks do not agree on precision: bf16 (rank 0), fp16 (rank 1). Take equal devices"),
         ("torch", f"78 the ranks do not agree on torch: {torch.__version__} (rank 0), 9.9 (rank 1). Take equal devices"),
+        ("CUDA", f"78 the ranks do not agree on CUDA: {torch.version.cuda} (rank 0), 9.9 (rank 1). Take equal devices"),
         ("state", "78 the ranks do not agree on the update to resume after: 0 (rank 0), 10 (rank 1). Set $TRANSFORMER_STATE"),
     ],
 )

@@ -95,6 +95,7 @@ class Trainer:
             "packed batches": packs,
             "CUDA graphs": ops.captures,
             "torch": torch.__version__,
+            "CUDA": torch.version.cuda,
             "code of transformer_core": digest_of_code(),
         }
         rank.check_agreement(computed, "Take equal devices and equal versions on all of them, or name one train.precision.")
