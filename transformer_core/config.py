@@ -280,11 +280,9 @@ class Machine(Section):
     workers: PositiveInt | None = words("processes that clean and encode text; empty: one per core, fewer for short texts", None)
     mirror: Name | None = words("folder in which files are looked up before they are downloaded ([data.md](data.md#fetching))", None)
     pools: dict[str, str] = words("work pool of each stage that does not run where the flow runs ([cluster.md](cluster.md))", {})
+    grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)
     limit_hours: PositiveFloat | None = words(
         "time after which a stage of the flow must save and end, to be tried again up to three times", None
-    )
-    grace_seconds: PositiveFloat = words(
-        "time that a stopped stage has to save before it is killed; `$TRANSFORMER_GRACE_SECONDS` of a scheduler goes before it", 120
     )
     price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for the table of costs", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
