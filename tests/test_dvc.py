@@ -22,6 +22,7 @@ NO_RESULT = {
     "flows/places/ranks.py",
     "flows/process/child.py",
     "flows/process/exits.py",
+    "flows/process/gpus.py",
     "flows/process/paths.py",
     "flows/process/progress.py",
     "flows/process/runner.py",

@@ -44,12 +44,24 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
         (torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for it"), "unspecified launch failure"),
         (torch.distributed.DistBackendError("NCCL error: Cuda failure 'uncorrectable ECC error encountered'"), "uncorrectable ECC error"),
         (RuntimeError("Triton Error [CUDA]: hardware stack error"), "hardware stack error"),
+        (torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"), "CUDA-capable device(s) is/are busy"),
+        (torch.AcceleratorError("CUDA error: unknown error"), "CUDA error: unknown error"),
+        (torch.distributed.DistBackendError("NCCL error in: x.cpp:1, unhandled system error (run with"), "unhandled system error"),
     ],
 )
 def test_a_gpu_that_has_failed_is_one_line_and_worth_another_try(error: Exception, fault: str) -> None:
     with refused(69) as caught, machine_errors("train", ""):
         raise error
-    assert str(caught.value).startswith(f"train: the GPU failed ({fault}). Run it again to resume. ")
+    assert str(caught.value).startswith(f"train: the GPU failed ({fault}")
+
+
+@pytest.mark.parametrize(("others_gib", "code"), [(70, 69), (1, 78)])
+def test_a_gpu_whose_memory_others_use_is_worth_another_try(others_gib: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 80 - others_gib << 30)
+    with refused(code), machine_errors("train", ""):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 @pytest.mark.parametrize(
@@ -70,11 +82,16 @@ def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fa
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOTCONN, errno.ECONNRESET])
 def test_a_fault_of_shared_storage_is_one_line_and_worth_another_try(number: int) -> None:
     with refused(69) as caught, machine_errors("train", ""), writing("state.pt"):
         raise OSError(number, os.strerror(number))
     assert str(caught.value).startswith(f"train: state.pt: {os.strerror(number)}. Run it again to resume.")
+
+
+def test_a_fault_of_storage_that_safetensors_reports_is_worth_another_try() -> None:
+    with refused(69, "train: a.safetensors: Input/output error"), machine_errors("train", ""), writing("a.safetensors"):
+        raise SafetensorError("I/O error: Input/output error (os error 5)")
 
 
 @pytest.mark.parametrize("length", [1, 1_000])  # Its errors differ.

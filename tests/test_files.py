@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -75,7 +77,7 @@ def test_a_lock_is_taken_though_another_process_looks_whether_it_is_free(tmp_pat
         monkeypatch.setattr("time.sleep", lambda _: probe.close())
         with locked(path, "this training"):
             assert is_locked(path)
-            with refused(69, f"this training is running in process {os.getpid()}"), locked(path, "this training"):
+            with refused(69, f"this training is running in process {os.getpid()} on {gethostname()}"), locked(path, "this training"):
                 pass
     assert not is_locked(path)
 
@@ -233,3 +235,31 @@ def test_a_damaged_row_of_a_table_is_told_with_its_file(tmp_path: Path, damage: 
     (tmp_path / "a.csv").write_bytes(b"update,loss\n1,2.5\n" + damage)
     with pytest.raises(UserError, match=r"a\.csv: not a table of numbers .* Restore it with: dvc checkout --force .*a\.csv"):
         read_numbers(tmp_path / "a.csv")
+
+
+def test_a_lock_whose_file_its_holder_has_removed_is_that_of_the_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state" / "lock"
+
+    def end(_: float) -> None:  # While the other one waits.
+        path.unlink(missing_ok=True)
+        holder.close()
+
+    with ExitStack() as holder:
+        holder.enter_context(locked(path, "this training"))
+        monkeypatch.setattr("time.sleep", end)
+        with locked(path, "this training"):
+            assert is_locked(path)
+
+
+def test_a_lock_is_shared_with_the_group_of_its_folder_and_anothers_is_named(tmp_path: Path) -> None:
+    for mode in (0o755, 0o775):
+        folder = tmp_path / f"{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        with locked(folder / "lock", "stage train"):
+            assert (folder / "lock").stat().st_mode & 0o020 == mode & 0o020
+    (tmp_path / "755" / "lock").chmod(0)
+    if os.access(tmp_path / "755" / "lock", os.W_OK):
+        pytest.skip("root may write any file")
+    with refused(78, "755/lock: a lock that you may not write"), locked(tmp_path / "755" / "lock", "stage train"):
+        pass

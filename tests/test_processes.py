@@ -1,21 +1,24 @@
 """Many tasks in several processes: the results of `map`, errors, and no process left over."""
 
 import multiprocessing
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from math import isqrt
 from pathlib import Path
-from signal import SIGKILL, raise_signal
+from signal import SIGKILL, SIGTERM, raise_signal
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import wait_for
 from transformer_core.errors import UserError
-from transformer_core.processes import cpu_name, in_order, workers_for
+from transformer_core.processes import cpu_name, in_child, in_order, workers_for
 
 
 @given(st.lists(st.integers(0, 100), max_size=20), st.sampled_from([1, 2, 4]))
@@ -54,6 +57,7 @@ def test_no_process_is_left_when_the_rest_is_not_wanted() -> None:
 
 
 UNREAD = """
+from functools import partial
 from math import isqrt
 from transformer_core.processes import in_order
 if __name__ == "__main__":
@@ -91,3 +95,49 @@ def test_the_cpu_has_a_name_also_where_the_system_does_not_tell_it(monkeypatch: 
     assert cpu_name() == "A CPU 7"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\n")
     assert cpu_name() == (platform.processor() or platform.machine())
+
+
+def test_a_child_computes_from_all_tasks_and_its_error_is_that_of_the_caller() -> None:
+    assert in_child(sum, range(2_500)) == sum(range(2_500))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        in_child(sum, ["text"])
+    with pytest.raises(UserError, match="a process ended early"):
+        in_child(partial(map_to_end, SIGKILL), [1])
+    assert multiprocessing.active_children() == []
+
+
+def map_to_end(number: int, tasks: Iterator[int]) -> int:
+    raise_signal(number)
+    return sum(tasks)
+
+
+@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 75), (SIGKILL, -SIGKILL)])
+def test_a_stop_does_not_wait_for_a_call_of_c_in_a_child(number: int, code: int, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(IN_C, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(program)], cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": "."}) as process:
+        (child,) = wait_for(lambda: [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())])
+        wait_for((tmp_path / "program.py.busy").exists)
+        process.send_signal(number)
+        assert process.wait(20) == code
+    child.wait(20)
+
+
+IN_C = """
+import ctypes, sys
+from pathlib import Path
+from flows.process.signals import stop_on_signals
+from transformer_core.errors import Interrupted
+from transformer_core.processes import in_child
+
+def sleep(tasks):
+    Path(__file__ + ".busy").touch()
+    ctypes.PyDLL(None).sleep(60)  # It keeps the lock of the interpreter.
+
+if __name__ == "__main__":
+    stop_on_signals()
+    try:
+        in_child(sleep, [])
+    except Interrupted:
+        sys.exit(75)
+"""

@@ -1,23 +1,54 @@
-"""Read-only checks of this machine and repository."""
+"""Checks of this machine, the repository and the services that it names. They write nothing but small files, which they remove."""
 
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from uuid import uuid4
 
 import requests
 
 from transformer_core.config import PARAMS_FILE, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
+from transformer_core.files import is_locked, locked
 from transformer_core.project import check_repository
 
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
+_SECONDS = 60
+_LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
+_LOGIN = (requests.codes.unauthorized, requests.codes.forbidden)
+# Run by processes of their own: this package imports neither DVC nor MLflow.
+_DVC_OBJECT = """
+import sys
+from dvc.repo import Repo
+with Repo() as repo:
+    store = repo.cloud.get_remote_odb()
+    file = store.fs.join(store.path, sys.argv[1])
+    store.fs.makedirs(store.path, exist_ok=True)
+    store.fs.pipe_file(file, b"doctor")
+    assert file in store.fs.ls(store.path, detail=False), "an object that was written is not listed"
+    assert store.fs.cat_file(file) == b"doctor", "an object that was written reads otherwise"
+    store.fs.remove(file)
+"""
+_MLFLOW_ARTIFACT = """
+import sys
+from mlflow import MlflowClient
+client = MlflowClient(sys.argv[1])
+experiment = client.get_experiment_by_name("doctor")
+run = client.create_run(experiment.experiment_id if experiment else client.create_experiment("doctor")).info.run_id
+try:
+    client.log_text(run, "doctor", "doctor.txt")
+    assert client.list_artifacts(run), "an artifact that was written is not listed"
+finally:
+    client.delete_run(run)
+"""
 
 
 @dataclass(frozen=True)
@@ -31,28 +62,16 @@ class Finding:
     exit_code: ExitCode = ExitCode.DONE
 
 
-def examine(root: Path = Path()) -> Iterator[Finding]:
-    """Check the machine and the repository at `root`. It takes a few seconds, mainly to import torch."""
+def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
+    """Check the machine and the repository at `root`, and what a cluster needs. It takes seconds, mainly to import torch and DVC."""
     yield Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield from _torch()
-    free = shutil.disk_usage(root).free / 2**30
-    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to." if free < _DISK_GIB else ""
-    yield Finding("disk", "warning" if remedy else "ok", f"{free:.1f} GiB free", remedy)
-    yield _finding("repository", lambda: check_repository(root))
-    yield _finding("params", lambda: _check_params(root))
-    address = os.environ.get("MLFLOW_TRACKING_URI", "")
-    with suppress(UserError):
-        address = load_params(root / PARAMS_FILE).machine.tracking_uri or address
-    yield _finding("mlflow", lambda: _check_service(address))
-    yield _finding("prefect", lambda: _check_service(os.environ.get("PREFECT_API_URL", "")))
-
-
-def _finding(name: str, check: Callable[[], str]) -> Finding:
-    """Return the result of a check, which returns the detail or raises a `UserError`."""
-    try:
-        return Finding(name, "ok", check())
-    except UserError as error:
-        return Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
+    for name, check in {**_CHECKS, **(_CLUSTER_CHECKS if cluster else {})}.items():
+        try:
+            said = check(root)
+            yield said if isinstance(said, Finding) else Finding(name, "ok", said)
+        except UserError as error:
+            yield Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
 
 
 def _torch() -> Iterator[Finding]:
@@ -79,22 +98,151 @@ def _torch() -> Iterator[Finding]:
         yield Finding("cuda", "ok", "no GPU: training runs on the CPU")
 
 
+def _check_disk(root: Path) -> Finding:
+    free = shutil.disk_usage(root).free / 2**30
+    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to." if free < _DISK_GIB else ""
+    return Finding("disk", "warning" if remedy else "ok", f"{free:.1f} GiB free", remedy)
+
+
 def _check_params(root: Path) -> str:
     params = load_params(root / PARAMS_FILE)
     return f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
 
 
-def _check_service(address: str) -> str:
-    """Return that the server at an address answers; anything but http(s) is no server. Raises `UserError`: it does not."""
+def _check_state(root: Path) -> str | Finding:
+    """Return where states are. Raises `UserError` (78): it locks no files, or its locks do not exclude."""
+    from transformer_core.training.checkpoint import state_root
+
+    folder = state_root(root)
+    probe = folder / f".doctor-{uuid4().hex[:8]}"
+    with locked(probe, "doctor"):
+        holds = is_locked(probe)
+        probe.unlink()
+    if not holds:
+        raise configuration_error(f"{folder}: a lock does not exclude others", "Use a file system with locks.")
+    if local := _mount_of(folder)[1] & _LOCAL_LOCKS:
+        remedy = "Mount it without this option: two machines could train the same."
+        return Finding("state", "warning", f"{folder}: mounted with {', '.join(local)}: locks hold on this machine only", remedy)
+    return f"{folder} locks files"
+
+
+def _mount_of(path: Path) -> tuple[str, set[str]]:
+    """Return the type and the options of the file system of a path, as far as the system tells."""
+    rows = [row.split() for row in _text_of(Path("/proc/self/mounts")).splitlines()]
+    at = [row for row in rows if path.resolve().is_relative_to(row[1].replace("\\040", " "))]
+    _, _, kind, options, *_ = max(at, key=lambda row: len(row[1]), default=["", "", "", ""])
+    return kind, set(options.split(","))
+
+
+def _text_of(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _check_dvc(root: Path) -> str:
+    """Return that the DVC remote works. Raises `UserError` (69): no object could be written, listed, read and removed."""
+    if "remote" not in _text_of(root / ".dvc/config") + _text_of(root / ".dvc/config.local"):
+        return "no remote: results stay on this machine"
+    _run([sys.executable, "-c", _DVC_OBJECT, f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
+    return "the remote can be listed, written and read"
+
+
+def _check_mlflow(root: Path) -> str | Finding:
+    address = _mlflow_address(root)
+    login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+    answers = _check_service(
+        address,
+        "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it.",
+        lambda url: requests.get(f"{url}/api/2.0/mlflow/experiments/search?max_results=1", auth=login if any(login) else None, timeout=3),
+    )
+    if (not address or address.startswith("sqlite:///")) and _mount_of(root / address.removeprefix("sqlite:///"))[0].startswith("nfs"):
+        remedy = "SQLite's locks fail there now and then: use an MLflow server, or a database on a local disk (machine.tracking_uri)."
+        return Finding("mlflow", "warning", "the database is on NFS", remedy)
+    return answers
+
+
+def _mlflow_address(root: Path) -> str:
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    with suppress(UserError):
+        address = load_params(root / PARAMS_FILE).machine.tracking_uri or address
+    return address
+
+
+def _check_prefect(_: Path) -> str:
+    login, _separator, password = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
+    key = os.environ.get("PREFECT_API_KEY", "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return _check_service(
+        os.environ.get("PREFECT_API_URL", ""),
+        "Set PREFECT_API_AUTH_STRING to USER:PASSWORD, or PREFECT_API_KEY.",
+        lambda url: requests.post(f"{url}/flows/count", json={}, headers=headers, auth=(login, password) if login else None, timeout=3),
+    )
+
+
+def _check_service(address: str, login_remedy: str, ask: Callable[[str], requests.Response]) -> str:
+    """Return that the server at an address answers a request that needs a login; anything but http(s) is no server.
+
+    Raises `UserError`: 69, it does not answer; 78, it refuses the login.
+    """
     shown = without_logins(address)
     if re.match(r"[\w.-]+:\d", address):
         raise configuration_error(f"{shown}: not an address", f"Write http://{shown}")
     if not address.startswith(("http://", "https://")):
         return shown or "no address in the environment: a server or file of its own settings"
     try:
-        requests.get(f"{address.rstrip('/')}/health", timeout=3).raise_for_status()
+        response = ask(address.rstrip("/"))
+        if response.status_code in _LOGIN:
+            raise configuration_error(f"{shown}: the login is missing or wrong ({response.status_code})", login_remedy)
+        response.raise_for_status()
     except requests.RequestException as error:
         words = "no connection" if type(error) is requests.ConnectionError else first_line(error)
-        remedy = "Start it, or correct its address or login. Training runs without MLflow; only stage publish needs it."
-        raise UserError(f"{shown}: {words}", remedy, ExitCode.UNAVAILABLE) from None
+        raise UserError(f"{shown}: {words}", "Start it, or correct its address.", ExitCode.UNAVAILABLE) from None
     return f"{shown} answers"
+
+
+def _check_artifact(root: Path) -> str:
+    """Return that MLflow's server stores artifacts. Raises `UserError` (69): it does not."""
+    address = _mlflow_address(root)
+    if not address.startswith(("http://", "https://")):
+        return "no server of MLflow: artifacts are files here"
+    _run([sys.executable, "-c", _MLFLOW_ARTIFACT, address], root, "Look into the server's log: it may lack boto3 or the store's address.")
+    return "the server stores artifacts"
+
+
+def _check_git(root: Path) -> str:
+    _run(["git", "ls-remote", "--exit-code", "origin", "HEAD"], root, "Check with: git remote -v")
+    return "the remote origin can be read"
+
+
+def _check_slurm(root: Path) -> str:
+    if not shutil.which("sbatch"):
+        return "no sbatch here"
+    return _run(["sbatch", "--test-only", "--wrap=true"], root, "Try it: sbatch --test-only --wrap=true")
+
+
+def _run(command: Sequence[str], root: Path, remedy: str) -> str:
+    """Return the last line of a command's output. Raises `UserError` (69): it failed."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+    options: dict[str, Any] = {"cwd": root, "env": environment, "capture_output": True, "text": True, "timeout": _SECONDS, "check": False}
+    try:
+        done = subprocess.run(command, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(first_line(error), remedy, ExitCode.UNAVAILABLE) from None
+    lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""]
+    if done.returncode:
+        raise UserError(next((line for line in lines if line.startswith("fatal")), lines[-1]), remedy, ExitCode.UNAVAILABLE)
+    return lines[-1]
+
+
+Check = Callable[[Path], str | Finding]
+_CHECKS: dict[str, Check] = {
+    "disk": _check_disk,
+    "repository": check_repository,
+    "params": _check_params,
+    "state": _check_state,
+    "dvc": _check_dvc,
+    "mlflow": _check_mlflow,
+    "prefect": _check_prefect,
+}
+_CLUSTER_CHECKS: dict[str, Check] = {"artifacts": _check_artifact, "git": _check_git, "slurm": _check_slurm}

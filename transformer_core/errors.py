@@ -15,8 +15,13 @@ _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)"
 _DISK = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
 # Words in the messages of torch and numpy about a file that they could write only in part.
 _WRITTEN_IN_PART = ("iostream error", "unexpected pos", "PytorchStreamWriter failed", " requested and ")
-# Faults of a disk or of shared storage that may pass.
-_STORAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK)
+# Faults of a disk, of shared storage or of its network that may pass.
+_STORAGE = {
+    *(errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENODEV, errno.ENOLCK, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN),
+    *(errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+}
+# In messages of torch and safetensors; gloo's messages quote those of a network.
+_STORAGE_WORDS = tuple(map(os.strerror, (errno.EIO, errno.ESTALE)))
 # Errors of a path: a file where a folder is expected or the reverse, no permission, a name that is too long, a loop of links.
 _PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 # Begins the note about the file that was being written.
@@ -25,7 +30,20 @@ _WRITING = "writing "
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 # CUDA's messages about a GPU that has failed; torch, Triton and CTranslate2 quote them in a RuntimeError. A launch may also fail because a
 # kernel is wrong; that fails again, and retries are few.
-_GPU_FAULTS = ("unspecified launch failure", "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error")
+_GPU_FAULTS = (
+    "unspecified launch failure",
+    "uncorrectable ECC error",
+    "uncorrectable NVLink error",
+    "hardware stack error",
+    "CUDA-capable device(s) is/are busy or unavailable",
+    "CUDA-capable devices are busy or unavailable",
+    "no CUDA-capable device",
+    "CUDA error: unknown error",
+    "fallen off the bus",
+    "unhandled system error",  # NCCL's.
+)
+# Beyond it the memory of a GPU that torch has not allocated is that of other processes: CUDA itself and NCCL use less.
+_OTHERS_GIB = 4
 
 
 class ExitCode(IntEnum):
@@ -95,6 +113,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+def used_by_others(error: BaseException) -> str:
+    """Return how much memory other processes use on a GPU that is out of memory; empty if that is little, or for another error."""
+    if not any(words in str(error) for words in ("CUDA out of memory", "CUDA error")):
+        return ""
+    import torch  # Loaded already: the error is its own.
+
+    if not torch.cuda.is_initialized():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    others = (total - free - torch.cuda.memory_reserved()) / 2**30
+    return f"other processes use {others:.0f} of {total / 2**30:.0f} GiB" if others > _OTHERS_GIB else ""
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Add to errors of the block a note with the file that it writes: the system does not name a file that is open already."""
@@ -125,26 +156,28 @@ def _file_of(error: BaseException) -> str:
 def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
     """Convert lack of memory, of disk space or of access to a path in the block to a `UserError` (78): a retry would fail, too.
 
-    A GPU or a storage that has failed is one with exit code 69: another process, perhaps on another machine, may succeed.
+    A GPU or a storage that has failed, or a GPU that is in use, is one with exit code 69: a later process may succeed, or one elsewhere.
     """
     try:
         yield
     except Exception as error:
         if is_out_of_memory(error):
+            if others := used_by_others(error):
+                remedy = "Run it again when they have ended, or use another GPU: nvidia-smi lists them."
+                raise UserError(f"{where}: the GPU is out of memory: {others}", remedy, ExitCode.UNAVAILABLE) from None
             raise configuration_error(f"{where}: out of memory", memory_remedy) from None
         if isinstance(error, RuntimeError) and (fault := next((words for words in _GPU_FAULTS if words in str(error)), "")):
             remedy = "Run it again to resume. If that happens again, use another GPU: nvidia-smi -q names its errors."
             raise UserError(f"{where}: the GPU failed ({fault})", remedy, ExitCode.UNAVAILABLE) from None
         if fault := disk_error(error):
             raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
-        if isinstance(error, OSError) and error.errno in (*_STORAGE, *_PATH):
-            file = _file_of(error)
-            line = f"{where}: {file}: {error.strerror}" if file else f"{where}: {error.strerror}"
-            if error.errno in _STORAGE:
-                remedy = "Run it again to resume. If that happens again, check the disk or the shared folder."
-                raise UserError(line, remedy, ExitCode.UNAVAILABLE) from None
-            if file:
-                raise configuration_error(line, "Name another path, or change its permissions.") from None
+        file, number = _file_of(error), error.errno if isinstance(error, OSError) else None
+        if number in _STORAGE or (fault := next((words for words in _STORAGE_WORDS if words in str(error)), "")):
+            said = ": ".join(filter(None, (where, file, os.strerror(number) if number else fault)))
+            remedy = "Run it again to resume. If that happens again, check the disk, the shared folder or the network."
+            raise UserError(said, remedy, ExitCode.UNAVAILABLE) from None
+        if number in _PATH and file:
+            raise configuration_error(f"{where}: {file}: {os.strerror(number)}", "Name another path, or change its permissions.") from None
         raise
 
 

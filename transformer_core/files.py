@@ -1,17 +1,20 @@
 """Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums, locks and the standard streams."""
 
+import errno
 import fcntl
 import glob
 import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
+from socket import gethostname
 from typing import IO, Any, TextIO, cast
 from uuid import uuid4
 
@@ -22,6 +25,8 @@ DVC_EXPERIMENT = "DVC_EXP_NAME"
 # Worktrees of runs with settings of their own, below their repository.
 WORKTREES = Path(".state/worktrees")
 _LOCK_SECONDS = 1.0
+# Of a file system that locks no files. ENOLCK, of an NFS server in trouble, may pass.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def repository() -> Path:
@@ -190,32 +195,63 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
-    """Hold the lock (flock) on a file; the kernel releases it however this process ends.
+    """Hold the lock (flock) on a file; the kernel releases it however this process ends. The block may remove the file.
 
     Args:
-        path: the file; it is created if needed and receives this process's id.
+        path: the file; it is created if needed and names this process. A group that may write its folder may write it, too.
         what: name of the work done under the lock, for the message.
         shared: whether other processes may hold it too, if it is shared for all of them.
 
     Raises:
-        UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks.
+        UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks, or the file is another user's.
     """
+    while True:
+        with _lock_file(path) as file:
+            try:
+                _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            except BlockingIOError:
+                message = f"{path}: {what} is running in process {read_holder(file)}"
+                raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.UNAVAILABLE) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                message = f"{path}: this file system does not lock files (flock: {error.strerror})"
+                remedy = "Mount it with locks (Lustre: -o flock; NFS: version 4), or use another folder."
+                raise configuration_error(message, remedy) from None
+            if not _is_at(file, path):  # The process that had the lock has removed the file.
+                continue
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {gethostname()}")
+            file.flush()
+            yield
+            return
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """Open or create the file of a lock; the group may write it if it may write the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            message = f"{path}: {what} is running in process {holder}"
-            raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.UNAVAILABLE) from None
-        except OSError as error:
-            message = f"{path}: this file system does not lock files (flock: {error.strerror})"
-            raise configuration_error(message, "Mount it with locks (Lustre: -o flock; NFS: version 4), or use another folder.") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except PermissionError:
+        remedy = f"For a folder that a group shares: chmod -R g+ws {path.parent}, and umask 002."
+        raise configuration_error(f"{path}: a lock that you may not write, perhaps another user's", remedy) from None
+    with suppress(OSError):  # Its owner has done so.
+        if path.parent.stat().st_mode & stat.S_IWGRP:
+            os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode | stat.S_IWGRP)
+    return file
+
+
+def read_holder(file: IO[str]) -> str:
+    """Return the process that holds a lock, as its file names it."""
+    file.seek(0)
+    return file.read().strip() or "unknown"
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Return whether a path leads to an open file, and not to another one or nowhere."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def _flock(file: IO[str], kind: int) -> None:
@@ -231,12 +267,13 @@ def _flock(file: IO[str], kind: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock (flock) on a file. This takes the lock for a moment, which `locked` waits for."""
-    try:
-        with path.open("rb") as file:
+    """Return whether a process holds the lock (flock) on a file, which a file system without locks cannot say.
+
+    This takes the lock for a moment, which `locked` waits for. To act on a file that is free, hold its lock instead.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+        except BlockingIOError:
+            return True
     return False

@@ -1,17 +1,21 @@
 """The cores of this machine, and a parallel `map` over processes, with the results in the order of the tasks."""
 
+import ctypes
 import os
 import platform
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from itertools import islice
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from transformer_core.errors import ExitCode, UserError
 
@@ -19,6 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _AHEAD = 2
+_TOGETHER = 1_000  # Tasks that are sent to a process at once.
+_PR_SET_PDEATHSIG = 1
 _BYTES_PER_WORKER = 4 << 20
 # Set in a worker.
 _function: Callable[[Any], Any]
@@ -84,10 +90,56 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
         pool.shutdown(cancel_futures=True)
 
 
+def in_child(function: Callable[[Iterator[Task]], Result], tasks: Iterable[Task]) -> Result:
+    """Return the function's result for all tasks, computed by a process that ends with this one, which answers stop signals meanwhile.
+
+    Raises:
+        UserError: exit code 75; the process ended early, as the kernel ends one when memory runs out.
+        Exception: of `function` or `tasks`.
+    """
+    context = get_context("spawn")
+    ours, of_child = context.Pipe()
+    child = context.Process(target=_answer, args=(function, of_child), daemon=True)
+    child.start()
+    of_child.close()
+    coming = iter(tasks)
+    try:
+        with suppress(ConnectionError):  # The child has an error to tell.
+            while together := list(islice(coming, _TOGETHER)):
+                ours.send(together)
+            ours.send([])
+        result, error = ours.recv()
+    except (EOFError, ConnectionError):
+        raise UserError("a process ended early", "Run it again. If memory ran out, use less text.", ExitCode.INTERRUPTED) from None
+    finally:
+        child.kill()
+        child.join()
+    if error is not None:
+        raise error
+    return cast(Result, result)
+
+
+def _answer(function: Callable[[Iterator[Any]], Any], parent: "Connection[Any, Any]") -> None:
+    """Send the function's result and None, or None and its error."""
+    _prepare_child()
+    tasks = (task for together in iter(parent.recv, []) for task in together)
+    try:
+        parent.send((function(tasks), None))
+    except Exception as error:
+        parent.send((None, error))
+
+
 def _begin(function: Callable[[Any], Any]) -> None:
-    """Prepare a worker for a function. Stop signals are ignored: the parent handles them."""
+    """Prepare a worker for a function."""
     global _function
     _function = function
+    _prepare_child()
+
+
+def _prepare_child() -> None:
+    """Ignore stop signals, which the parent handles, and end with the parent: a thread would not notice its end during a call of C++."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

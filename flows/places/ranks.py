@@ -33,8 +33,9 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     rank_exit.unlink(missing_ok=True)
     nodes = ["--standalone"] if group is None else group.torchrun()
     ranks = [sys.executable, "-m", "flows.places.torchrun", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages", "train"]
-    # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
-    environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
+    # The first only silences torchrun's warning about this default; each rank sets its number of threads itself. The second silences
+    # c10d's warnings about machines whose addresses have no name.
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | (group.interfaces() if group else {})
     try:
         with closing(RankOutput()) as drawn:
             code = run_child(ranks, drawn, environment=environment | drawn.environment)

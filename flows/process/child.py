@@ -16,9 +16,11 @@ from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
 from flows.process.signals import delayed_stop_signals
-from transformer_core.errors import git_missing
+from transformer_core.config import Machine, load_params
+from transformer_core.errors import UserError, git_missing
 
-GRACE_SECONDS = 60.0
+# Environment variable: the seconds that a scheduler leaves between a stop and the kill.
+GRACE = "TRANSFORMER_GRACE_SECONDS"
 SECONDS_BETWEEN_UPDATES = 60.0
 _TAG = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
@@ -74,13 +76,13 @@ def run_child(
     last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), all processes of the child get SIGTERM and
-    `GRACE_SECONDS` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates. Further
+    `grace_seconds` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates. Further
     stop signals wait until then.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
     """
-    tag = uuid.uuid4().hex
+    tag, seconds = uuid.uuid4().hex, grace_seconds()
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
     inherited |= {_TAG: os.environ.get(_TAG, "") + tag, STARTERS: f"{os.environ.get(STARTERS, '')} {os.getpid()}"}
     with subprocess.Popen(
@@ -94,7 +96,7 @@ def run_child(
         except BaseException:
             with delayed_stop_signals():
                 try:
-                    _terminate(tag, lines)
+                    _terminate(tag, lines, seconds)
                 finally:
                     _kill(tag)
             raise
@@ -103,6 +105,15 @@ def run_child(
 def without_starters() -> dict[str, str]:
     """Return this process's environment for one that outlives it, perhaps on another machine."""
     return {name: value for name, value in os.environ.items() if name not in (_TAG, STARTERS)}
+
+
+def grace_seconds() -> float:
+    """Return the time that children have to save: $TRANSFORMER_GRACE_SECONDS, else `machine.grace_seconds`."""
+    with suppress(ValueError):
+        return float(os.environ.get(GRACE, ""))
+    with suppress(OSError, UserError):
+        return load_params().machine.grace_seconds
+    return Machine().grace_seconds
 
 
 def git(folder: Path, *arguments: str, **variables: str) -> str:
@@ -123,9 +134,9 @@ def terminate_children() -> None:
                 process.terminate()
 
 
-def _terminate(tag: str, lines: "_OutputReader") -> None:
-    """Send SIGTERM to all processes with the tag, also to those that start meanwhile, and wait `GRACE_SECONDS` at most for their end."""
-    deadline, signalled = time.monotonic() + GRACE_SECONDS, set[psutil.Process]()
+def _terminate(tag: str, lines: "_OutputReader", seconds: float) -> None:
+    """Send SIGTERM to all processes with the tag, also to those that start meanwhile, and wait `seconds` at most for their end."""
+    deadline, signalled = time.monotonic() + seconds, set[psutil.Process]()
     while (left := set(_tagged(tag))) and time.monotonic() < deadline:
         _signal(left - signalled, signal.SIGTERM)
         signalled |= left

@@ -1,6 +1,5 @@
 """Finished trainings, whose outputs DVC may have failed to store, and stopped ones. No part of it can change a result."""
 
-import shutil
 import sys
 from hashlib import md5
 from math import inf
@@ -10,7 +9,7 @@ from flows.process.paths import TRAINING_METRICS, locked_stages
 from flows.process.runner import echo
 from transformer_core.config import Train
 from transformer_core.files import is_locked
-from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, state_root, stopped_trainings
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, remove_training, state_root, stopped_trainings
 
 
 def mark_finished(settings: Train, state: Path) -> None:
@@ -39,7 +38,7 @@ def only_outputs_are_missing(settings: Train, state: Path, first: bool) -> bool:
     if same and not stored and recorded.get(TRAINING_METRICS.as_posix()) != metrics:
         return True
     if first and (same or (stored and not _is_later(settings, end))):
-        shutil.rmtree(state)
+        remove_training(state)
     return False
 
 

@@ -60,7 +60,7 @@ def _create(file: Path) -> None:
 
     folder = file.parent / ARTIFACT_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
+    with TemporaryDirectory(dir=folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
         new = Path(temporary) / file.name
         MlflowClient(f"{SQLITE}{new}").search_experiments()
         with suppress(FileExistsError):  # Another process was faster.

@@ -1,6 +1,7 @@
 """Stage bpe: the joint subword vocabulary, learnt from the cleaned training text of both languages (paper 5.1)."""
 
 import shutil
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
+from transformer_core.processes import in_child
 
 
 def run(params: Params) -> str:
@@ -29,7 +31,7 @@ def run(params: Params) -> str:
         pairs = sum(1 for _ in read_raw_lines(paths[0]))
         lines = chain.from_iterable(sampled(read_lines(path), pairs, params.bpe.sample, params.bpe.seed) for path in paths)
     with new_directory(SUBWORD_MODEL.parent) as folder:
-        train_subword(lines, folder / SUBWORD_MODEL.name, settings)
+        in_child(partial(train_subword, path=folder / SUBWORD_MODEL.name, settings=settings), lines)
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from flows.process.gpus import free_gpus
 from flows.process.paths import CLEAN, RAW, STATE
 from flows.record.documents import tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
@@ -31,6 +32,7 @@ def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> C
     return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags_of_corpus())
 
 
+@free_gpus()
 def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     """Clean data/raw, and drop the pairs that two models find worst. Finished scores are kept in `SHARDS` for the next run."""
     import torch  # Imported here, as the next, because few corpora are scored.

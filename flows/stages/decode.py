@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
 from flows.process.runner import echo
 from transformer_core.config import MOST_INPUT, Params
@@ -22,6 +23,7 @@ from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores, cpu_name
 
 
+@free_gpus()
 def run(params: Params) -> str:
     """Translate valid and the test sets; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, RAW, STATE
 from flows.record.store import tracking_uri
 from transformer_core.config import Params, refuse_nested
@@ -37,6 +38,7 @@ def run(params: Params) -> str:
     return f"{RAW}: {wanted.corpus}, {wanted.source} to {wanted.target}, pairs: {pairs}"
 
 
+@free_gpus()
 def write_translated(reader: SourceReader, folder: Path, params: Params) -> Manifest:
     """Write the raw corpus of an entry with sources that a model translates. Finished parts are kept in `SHARDS` for the next run.
 

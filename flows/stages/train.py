@@ -14,6 +14,7 @@ from flows.places.group import NodeGroup
 from flows.places.ranks import launch
 from flows.process import paths
 from flows.process.progress import resumed_line
+from flows.process.gpus import free_gpus
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
 from flows.record.documents import read_manifest
@@ -51,11 +52,13 @@ def run(params: Params) -> str:
         if first:
             train(params)
     else:
-        devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
-        if devices == 1 and group is None:
-            train(params)
-        else:
-            launch(devices, group)
+        most = params.machine.devices or -(-params.train.microbatches // (group.nodes if group else 1))
+        with free_gpus(most):
+            devices = params.machine.devices or default_devices(most)
+            if devices == 1 and group is None:
+                train(params)
+            else:
+                launch(devices, group)
     if group is not None and not first:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
     ignore_stop_signals()  # All outputs are written and the rest is quick, but DVC saves no outputs of a stopped stage.

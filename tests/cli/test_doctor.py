@@ -2,6 +2,10 @@
 
 import base64
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +52,10 @@ def finding(folder: Path, name: str) -> doctor.Finding:
 def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
     done = call("doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(done.out)}
-    assert (done.code, list(findings)) == (0, ["python", "torch", "cuda", "disk", "repository", "params", "mlflow", "prefect"])
+    assert (done.code, list(findings)) == (
+        0,
+        ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect"],
+    )
 
 
 @pytest.mark.usefixtures("healthy")
@@ -93,26 +100,46 @@ def test_a_file_of_dvc_that_a_kill_left_damaged_is_a_problem(name: str, text: st
     assert found.remedy == f"If no DVC command is running: rm {healthy / name}"
 
 
-class Health(Quiet):
-    """Answers /health; /login/health for whoever sends a login, which is me:secret."""
+class Service(Quiet):
+    """Answers the requests that need a login for whoever sends it, me:secret; below /broken nobody."""
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         login = f"Basic {base64.b64encode(b'me:secret').decode()}"
-        self.send_response({"/health": 200, "/login/health": 200 if self.headers["Authorization"] == login else 401}.get(self.path, 500))
+        known = 200 if self.headers["Authorization"] == login else 401
+        self.send_response(500 if self.path.startswith("/broken") else known)
+        self.send_header("Content-Length", "0")
         self.end_headers()
+
+    do_GET = do_POST = answer
 
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    with serving(Health) as host:
+    with serving(Service) as host:
         yield f"http://{host}"
 
 
-def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service.replace('//', '//me:secret@')}/login")
-    monkeypatch.setenv("PREFECT_API_URL", service)
-    assert finding(healthy, "mlflow").detail == f"{service}/login answers"
-    assert finding(healthy, "prefect").detail == f"{service} answers"
+def test_services_that_know_the_login_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", f"{service}/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
+    assert finding(healthy, "prefect").detail == f"{service}/api answers"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", service.replace("//", "//me:secret@"))
+    assert finding(healthy, "mlflow").detail == f"{service} answers"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", service)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    assert finding(healthy, "mlflow").detail == f"{service} answers"
+
+
+@pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
+def test_a_wrong_login_is_a_problem(name: str, variable: str, service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers answer /health to anybody."""
+    for address in (service, service.replace("//", "//me:wrong@")):
+        monkeypatch.setenv(variable, address)
+        found = finding(healthy, name)
+        assert (found.status, found.exit_code) == ("problem", ExitCode.BAD_CONFIGURATION)
+        assert found.detail == f"{service}: the login is missing or wrong (401)"
+        assert found.remedy
 
 
 def test_an_address_without_its_scheme_is_a_problem(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,11 +156,55 @@ def test_a_service_that_does_not_answer_well_is_a_problem(
         ("http://me:secret@127.0.0.1:9", "http://127.0.0.1:9: no connection"),  # Nothing listens there.
         ("http://127.0.0.1:50o0", "http://127.0.0.1:50o0: Failed to parse"),
         (f"{service}/broken", f"{service}/broken: 500 Server Error"),
-        (f"{service}/login", f"{service}/login: 401 Client Error: Unauthorized"),
-        (f"{service.replace('//', '//me:wrong@')}/login", f"{service}/login: 401 Client Error: Unauthorized"),
     ):
         monkeypatch.setenv(variable, address)
         found = finding(healthy, name)
         assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
         assert found.detail.startswith(detail)
         assert found.remedy
+
+
+def test_the_remote_of_dvc_is_written_and_read(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    shutil.rmtree(healthy / ".dvc")
+    store = tmp_path_factory.mktemp("store")
+    for arguments in (("init", "-q"), ("remote", "add", "-q", "--default", "store", str(store))):
+        subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=healthy, check=True)
+    assert finding(healthy, "dvc").status == "ok"
+    assert not [path for path in store.rglob("*") if path.is_file()]
+    shutil.rmtree(store)
+    store.write_text("a file", encoding="utf-8")
+    found = finding(healthy, "dvc")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("mounted", "state", "mlflow"),
+    [
+        ("nfs4 rw,relatime", "ok", "warning"),
+        ("nfs rw,nolock", "warning", "warning"),
+        ("lustre rw,localflock", "warning", "ok"),
+        ("ext4 rw", "ok", "ok"),
+    ],
+)
+def test_mounts_whose_locks_hold_on_one_machine_and_sqlite_on_nfs_are_warnings(
+    mounted: str, state: str, mlflow: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
+    monkeypatch.chdir(healthy)
+    text_of = doctor._text_of
+    rows = f"rootfs / rootfs rw 0 0\nserver:/x {healthy} {mounted} 0 0\n"
+    monkeypatch.setattr(doctor, "_text_of", lambda file: rows if file.name == "mounts" else text_of(file))
+    found = {finding.name: finding.status for finding in doctor.examine(Path())}
+    assert (found["state"], found["mlflow"]) == (state, mlflow)
+    assert not list((healthy / ".state").iterdir())
+
+
+def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = healthy / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: Job 7 to start now' >&2\n", encoding="utf-8")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(healthy), prepend=os.pathsep)
+    findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
+    assert [findings[name]["status"] for name in ("artifacts", "git", "slurm")] == ["ok", "problem", "ok"]
+    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"
+    assert findings["git"]["detail"] == "fatal: 'origin' does not appear to be a git repository"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.process.child import GRACE_SECONDS
+from flows.process.child import grace_seconds
 from flows.process.paths import AVERAGED, DECODED, stages
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, wait_for
@@ -100,7 +100,7 @@ class Home:
                 code = self.process.wait(LONGEST_SECONDS)
             except subprocess.TimeoutExpired:
                 code = TOO_LONG
-            _, alive = psutil.wait_procs(self.processes(), timeout=GRACE_SECONDS)
+            _, alive = psutil.wait_procs(self.processes(), timeout=grace_seconds())
             left = [" ".join(one.cmdline()) for one in alive]
         finally:
             for one in self.processes():

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.process import child
-from flows.process.child import StageLog, TimeLimitError, run_child
+from flows.process.child import StageLog, TimeLimitError, grace_seconds, run_child
+from tests.flows.stages import set_params
 from tests.waiting import processes, wait_for
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -79,10 +79,19 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
 
 
 def test_a_process_that_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "GRACE_SECONDS", 0.5)
+    monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "0.5")
     with pytest.raises(TimeLimitError):
         run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
     assert stage_processes() == []
+
+
+def test_a_schedulers_time_to_save_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRANSFORMER_GRACE_SECONDS", raising=False)
+    assert grace_seconds() == 120
+    set_params(machine={"grace_seconds": 30})
+    assert grace_seconds() == 30
+    monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "45.5")
+    assert grace_seconds() == 45.5
 
 
 def test_the_time_limit_lets_the_child_save() -> None:

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from flows.places import pools
 from flows.pipeline import pipeline
-from flows.process.child import GRACE_SECONDS
+from flows.process.child import grace_seconds
 from flows.process.paths import stages
 from flows.sweep import sweep
 from tests.clone import ROOT, Clone
@@ -154,7 +154,7 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     assert state is not None
     assert state.is_cancelled()
     wait_for(lambda: not worker.children(recursive=True), "processes are left")
-    assert time.monotonic() - began < GRACE_SECONDS
+    assert time.monotonic() - began < grace_seconds()
     saved = read_json(home.root / ".state/exit/train.json")
     assert saved["code"] == 75
     advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left", pause=0.5)
@@ -245,7 +245,7 @@ def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
     below = worker.children(recursive=True)
     worker.terminate()
     worker.wait(60)
-    _, left = psutil.wait_procs(below, timeout=GRACE_SECONDS)
+    _, left = psutil.wait_procs(below, timeout=grace_seconds())
     assert not left
     client.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
     assert "update " in home.run(sys.executable, "-m", "transformer_core.cli", "states")

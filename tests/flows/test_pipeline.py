@@ -23,7 +23,7 @@ from flows import runs as shared
 from flows.dvc.commands import stage_names
 from flows.pipeline import in_registry, pipeline, stages_between, trained, training_link
 from flows.process import patience
-from flows.process.child import GRACE_SECONDS, TimeLimitError
+from flows.process.child import TimeLimitError, grace_seconds
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.runner import StageError
 from flows.record.documents import CHECKPOINT_CONFIG
@@ -478,7 +478,7 @@ Train = Callable[[str | None], "subprocess.Popen[str]"]
 def test_a_sigterm_ends_every_process_after_it_has_saved(send: Callable[[int, int], None], prefect_server: str, train: Train) -> None:
     process = train(prefect_server)
     send(process.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
+    output, _ = process.communicate(timeout=grace_seconds() + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert any(line.endswith("Run it again to resume.") for line in output.split("\n")[-4:])  # Prefect may still have a word after it.
@@ -516,7 +516,7 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
     """About 10 seconds for a temporary server. SIGINT to the group is Ctrl-C; SIGTERM is what Slurm sends, and it ends the server too."""
     process = train(None)
     os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
+    output, _ = process.communicate(timeout=grace_seconds() + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert (number == signal.SIGTERM) or "Traceback" not in output

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import psutil
@@ -244,7 +245,7 @@ def test_a_running_stage_has_no_exit_report_and_cannot_be_started_again(started:
     Path("running").unlink()
     second = here()
     assert second.returncode == 69
-    assert second.stderr.startswith(f".state/locks/toy: stage toy is running in process {first.pid}. ")
+    assert second.stderr.startswith(f".state/locks/toy: stage toy is running in process {first.pid} on {gethostname()}. ")
     assert not Path("running").exists()
 
     first.kill()

@@ -7,6 +7,7 @@ import signal
 import sys
 from hashlib import md5
 from pathlib import Path
+from socket import gethostname
 from typing import Literal
 
 import pytest
@@ -218,7 +219,8 @@ def test_a_training_that_another_process_runs_is_not_started_again(place: Path) 
     with locked(place / state / "lock", "this training"):
         ended = stage_here("train")
     assert ended.stderr.endswith(
-        f"{state}/lock: this training is running in process {os.getpid()}. Wait until it ends or stop it, then run again.\n"
+        f"{state}/lock: this training is running in process {os.getpid()} on {gethostname()}. "
+        "Wait until it ends or stop it, then run again.\n"
     )
     assert ended.returncode == 69
 

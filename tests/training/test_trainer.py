@@ -473,19 +473,19 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
 def test_a_write_that_fails_costs_no_checkpoint(
     split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int
 ) -> None:
-    """A full disk, as a kill between the writes of state and checkpoint; updates 4 and 8 are saved without a validation."""
+    """As a kill between the writes of state and checkpoint; updates 4 and 8 are saved without a validation."""
     settings = SETTINGS.model_copy(update={"updates": 12, "save_every": 2, "validate_every": 6, "keep": 4})
     trainer_of(build(), split, tmp_path / "straight", settings).run()
     write = getattr(StateDirectory, at)
 
-    def full(self: StateDirectory, update: int, *given: Any) -> None:
+    def failing(self: StateDirectory, update: int, *given: Any) -> None:
         if update == broken:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.EIO, "Input/output error")
         write(self, update, *given)
 
     with monkeypatch.context() as disk:
-        disk.setattr(StateDirectory, at, full)
-        with pytest.raises(OSError, match="No space left"):
+        disk.setattr(StateDirectory, at, failing)
+        with pytest.raises(OSError, match="Input/output error"):
             trainer_of(build(), split, tmp_path / "full", settings).run()
     trainer = resumed(split, tmp_path / "full", settings)
     assert trainer.progress.update == (broken if at == "_write_checkpoint" else broken - 2)
@@ -706,11 +706,12 @@ def train_to_be_killed(data: Path, path: Path, saves: int) -> None:
     torch.set_num_threads(1)
     save, left = torch.save, [saves]
 
-    def killing(state: object, file: Path) -> None:
+    def killing(state: object, file: Any) -> None:
         save(state, file)
         left[0] -= 1
         if left[0] == 0:
-            os.truncate(file, file.stat().st_size // 2)
+            (written,) = path.glob(".state-*.new")
+            os.truncate(written, written.stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     torch.save = killing
@@ -906,6 +907,10 @@ def disagreeing(rank: Rank, data: Path, out: Path) -> None:
     torch.__version__ = "9.9" if second else version
     attempt("torch")
     torch.__version__ = version
+    cuda = torch.version.cuda
+    torch.version.cuda = "9.9" if second else cuda
+    attempt("CUDA")
+    torch.version.cuda = cuda
     attempt("state", updates=10 if second else 24)
     attempt("seed", seed=rank.index)
     attempt("drift", drift=1e-3 if second else 0.0)
@@ -932,6 +937,7 @@ def endings(disagreed: Path, name: str) -> list[Any]:
     [
         ("precision", "78 the ranks do not agree on precision: bf16 (rank 0), fp16 (rank 1). Take equal devices"),
         ("torch", f"78 the ranks do not agree on torch: {torch.__version__} (rank 0), 9.9 (rank 1). Take equal devices"),
+        ("CUDA", f"78 the ranks do not agree on CUDA: {torch.version.cuda} (rank 0), 9.9 (rank 1). Take equal devices"),
         ("state", "78 the ranks do not agree on the update to resume after: 0 (rank 0), 10 (rank 1). Set $TRANSFORMER_STATE"),
     ],
 )
@@ -983,3 +989,51 @@ def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
         assert (ours - alone).abs().max() <= 1e-4 * alone.abs().max()
     assert one["resumed"]
     assert two["resumed"]
+
+
+@pytest.mark.parametrize("stop_at", [10, 13])
+def test_a_stop_writes_the_state_of_its_update_once(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """At update 10 the state is saved anyway."""
+    written, write = list[int](), StateDirectory._write_state
+    monkeypatch.setattr(StateDirectory, "_write_state", lambda *given: (written.append(given[1]), write(*given)))
+    trainer = trainer_of(build(), split, tmp_path, stop_after=stop_at)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    assert written == sorted({10, stop_at})
+
+
+def test_a_disk_that_is_full_at_one_save_changes_nothing(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SETTINGS.model_copy(update={"save_every": 4})
+    trainer_of(build(), split, tmp_path / "straight", settings).run()
+    left = {"_write_state": 1, "_write_checkpoint": 1}
+    for name in left:
+        write = getattr(StateDirectory, name)
+
+        def full(self: StateDirectory, *given: Any, name: str = name, write: Callable[..., None] = write) -> None:
+            left[name] -= 1
+            if left[name] >= 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(self, *given)
+
+        monkeypatch.setattr(StateDirectory, name, full)
+    trainer_of(build(), split, tmp_path / "full", settings).run()
+    files = [sorted((tmp_path / name).rglob("*.[ps]*")) for name in ("straight", "full")]
+    assert [file.name for file in files[0]] == [file.name for file in files[1]]
+    kept = [[file.read_bytes() for file in some if file.suffix == ".safetensors"] for some in files]
+    assert kept[0] == kept[1] != []
+
+
+def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(build(), split, tmp_path)
+
+    def lacking() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    for others, code in (("other processes use 70 of 80 GiB", 69), ("", 78)):
+        monkeypatch.setattr(trainer_module, "used_by_others", lambda _, others=others: others)
+        with refused(code):
+            trainer.check_memory(lacking)

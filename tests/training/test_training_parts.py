@@ -1,7 +1,12 @@
 """Loss against torch's, schedule, states and checkpoints, averaging and the choice of the best."""
 
+import errno
 import math
+import os
+from io import FileIO
 from pathlib import Path
+from threading import Event, Timer
+from typing import Any
 
 import pytest
 import torch
@@ -9,19 +14,22 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from tests.refusals import refused
+from tests.waiting import wait_for
 from transformer_core.config import Train
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.files import sha256_of
+from transformer_core.files import locked, sha256_of
 from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.precision import choose_kernels
 from transformer_core.training import checkpoint
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
+    TRAINING_LOCK,
     StateDirectory,
     average,
     best_updates,
     checkpoint_files,
+    remove_training,
     state_files,
     state_of,
     state_root,
@@ -220,3 +228,83 @@ def test_gradients_of_attention_in_bf16_are_near_those_of_float32(length: int) -
         assert rounded.isfinite().all()
         # Without the first column: for queries it is 0 but for rounding, which the great keys multiply.
         assert (rounded - exact)[..., 1:].abs().max() <= 0.05 * exact[..., 1:].abs().max()
+
+
+class Disk:
+    """A disk that is full from the next write on, for as many as it says, and then slow until `let_go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: int = 0, slow: bool = False) -> None:
+        self.full, self.written, self.let_go = full, list[int](), Event()
+        save = torch.save
+
+        def write(state: dict[str, Any], file: Any) -> None:
+            self.written.append(state["update"])
+            if slow:
+                self.let_go.wait(60)
+            self.full -= 1
+            if self.full >= 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(state, file)
+
+        monkeypatch.setattr(torch, "save", write)
+
+
+def test_a_stop_writes_its_own_state_and_none_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, states = Disk(monkeypatch, slow=True), StateDirectory(tmp_path, keep=1)
+    states.save(10, {})
+    wait_for(lambda: disk.written)
+    states.save(20, {})
+    Timer(0.1, disk.let_go.set).start()
+    states.save(30, {}, last=True)
+    states.wait()
+    assert disk.written == [10, 30]
+
+
+def test_what_a_full_disk_refuses_is_written_with_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, states = Disk(monkeypatch, full=2), StateDirectory(tmp_path, keep=5)
+    for update in (10, 20, 30):
+        states.save(update, {})
+        states.save_checkpoint(update, {"weight": torch.ones(1)})
+        states._wait_for_writes(0)
+    states.wait()
+    assert disk.written == [10, 10, 20, 30]
+    assert [update_of(file) for file in checkpoint_files(states.checkpoints)] == [10, 20, 30]
+    disk.full = 100
+    for update in (40, 50):
+        states.save(update, {})
+        states._wait_for_writes(0)
+    with refused(69, "the disk is full, the last save has failed"):
+        states.wait()
+    with refused(69, "the disk is full, 3 saves in a row have failed"):
+        states.save(60, {})
+        states.wait()
+
+
+def test_a_state_that_the_disk_has_no_room_for_is_told_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own error would not give the reason."""
+    monkeypatch.setattr(checkpoint, "FileIO", lambda *_: FileIO("/dev/full", "w"))
+    states = StateDirectory(tmp_path, keep=1)
+    states.save(10, {"weight": torch.ones(10_000)})
+    with refused(69, "the disk is full"):
+        states.wait()
+
+
+def test_a_writer_whose_lock_was_lost_writes_nothing_after_another_has_begun(tmp_path: Path) -> None:
+    first, second = StateDirectory(tmp_path, keep=1), StateDirectory(tmp_path, keep=1)
+    for update, states in ((10, first), (20, second)):
+        states.claim()
+        states.save(update, {})
+        states.wait()
+    with refused(69, f"process {os.getpid()} on .+ trains this since "):
+        first.save(30, {})
+        first.wait()
+    assert [update_of(file) for file in state_files(tmp_path)] == [20, 10]
+
+
+def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> None:
+    state = tmp_path / "0123456789abcdef"
+    with locked(state / TRAINING_LOCK, "this training"), refused(69, "this training is running"):
+        remove_training(state)
+    assert state.exists()
+    remove_training(state)
+    assert not list(tmp_path.iterdir())

@@ -1,7 +1,6 @@
 """`transformer-core states`: list or remove the states of stopped trainings."""
 
 import argparse
-import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def _described(directory: Path) -> str:
 
 
 def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
-    from transformer_core.training.checkpoint import TRAINING_LOCK
+    from transformer_core.training.checkpoint import TRAINING_LOCK, remove_training
 
     chosen = list(found) if names == ["all"] else dict.fromkeys(names)
     for name in chosen:
@@ -57,5 +56,5 @@ def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
         if is_locked(found[name] / TRAINING_LOCK):
             raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
     for name in chosen:
-        shutil.rmtree(found[name])
+        remove_training(found[name])
         print(f"removed {found[name]}")

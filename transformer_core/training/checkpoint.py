@@ -1,29 +1,42 @@
 """States and checkpoints of a training on disk, and the mean of checkpoints (paper 6.1). States are written atomically and hashed."""
 
+import errno
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from io import BufferedWriter, FileIO
 from math import isnan
 from pathlib import Path
+from socket import gethostname
 from typing import Any
+from uuid import uuid4
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from transformer_core.errors import UserError, is_out_of_memory
-from transformer_core.files import is_locked, new_file, repository, sha256_of, write_text
+from transformer_core.errors import ExitCode, UserError, is_out_of_memory
+from transformer_core.files import locked, new_file, read_json, repository, sha256_of, write_json, write_text
 from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
 STORED = "stored"  # File there once DVC has stored these outputs as well.
+_WRITER = "writer.json"  # File there that names the process that writes the states.
 _NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
 _KEEP_STATES = 2
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
+_MOST_REFUSED = 3  # Saves in a row that a full disk may refuse.
 _SLICE = 1_000_000  # Numbers of a tensor that are averaged together.
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)
@@ -45,13 +58,24 @@ def keep_finished(fingerprint: str, root: Path | None = None) -> None:
     Clones that share $TRANSFORMER_STATE keep one together. A training that is not finished, or that goes on, is left alone.
     """
     state = state_of(fingerprint, root)
-    if not (state / FINISHED).exists() or is_locked(state / TRAINING_LOCK):
+    if not (state / FINISHED).exists():
         return
-    (state / STORED).touch()
-    kept = {file.parent for file in state_root(root).glob(f"*/{STORED}")}
-    for one in kept - {state}:
-        if not is_locked(one / TRAINING_LOCK):
-            shutil.rmtree(one)
+    with suppress(UserError):
+        with locked(state / TRAINING_LOCK, "this training"):
+            (state / STORED).touch()
+        for one in {file.parent for file in state_root(root).glob(f"*/{STORED}")} - {state}:
+            with suppress(UserError):
+                remove_training(one)
+
+
+def remove_training(state: Path) -> None:
+    """Remove a training's directory. Raises `UserError` (69): a process trains in it.
+
+    It is renamed under its lock, so that a training that begins meanwhile has a new one; NFS removes no folder with an open file.
+    """
+    with locked(state / TRAINING_LOCK, "this training"):
+        removed = state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
+    shutil.rmtree(removed)
 
 
 def stopped_trainings(root: Path) -> list[Path]:
@@ -64,6 +88,15 @@ def stopped_trainings(root: Path) -> list[Path]:
     return sorted(ours, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
 
+@dataclass(frozen=True)
+class _Write:
+    """A state, or the weights of a checkpoint, to be written; `best` are the updates whose checkpoints are kept, None for a state."""
+
+    update: int
+    value: dict[str, Any]
+    best: frozenset[int] | None = None
+
+
 class StateDirectory:
     """States and checkpoints of one training (one fingerprint), outside of DVC's outputs.
 
@@ -71,7 +104,8 @@ class StateDirectory:
     state whose checksum is missing or differs is skipped, and the state before it is used. `checkpoints/` holds the weights of the last
     `keep` saves and of the best ones.
 
-    Saving copies tensors to the CPU's memory at once; files are written in the background, one after the other.
+    Saving copies tensors to the CPU's memory at once; files are written in the background, one after the other. What a full disk refuses
+    stays in memory, and is written with the next save.
     """
 
     def __init__(self, path: Path, keep: int) -> None:
@@ -80,7 +114,32 @@ class StateDirectory:
         self._keep = keep
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
+        self._queue: deque[_Write] = deque()  # What is not on disk yet, in the order of writing.
+        self._queue_lock = threading.Lock()
+        self._saves = 0
+        self._refused: set[int] = set()  # Numbers of the saves since the last state on disk that a full disk has refused.
         self._failed = False
+        self._claim: dict[str, Any] | None = None
+
+    def claim(self) -> None:
+        """Become the only writer. A writer before this one may have lost its lock without notice, as on NFS after a network failure."""
+        if self._claim is None:
+            number = 0
+            with suppress(FileNotFoundError, UserError, KeyError, TypeError):
+                number = int(read_json(self.path / _WRITER)["number"])
+            since = datetime.now().astimezone().isoformat(" ", "seconds")
+            self._claim = {"number": number + 1, "since": since, "host": gethostname(), "process": os.getpid()}
+            write_json(self.path / _WRITER, self._claim)
+
+    def check_claim(self) -> None:
+        """Raise a `UserError` (69) if another process has become the writer since `claim`."""
+        if self._claim is None:
+            return
+        with suppress(FileNotFoundError):
+            found = read_json(self.path / _WRITER)
+            if found != self._claim:
+                message = f"{self.path}: process {found['process']} on {found['host']} trains this since {found['since']}"
+                raise UserError(message, "This process writes nothing more.", ExitCode.UNAVAILABLE)
 
     def remove_after(self, update: int) -> None:
         """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them.
@@ -95,18 +154,31 @@ class StateDirectory:
             if update_of(checkpoint) >= update:
                 checkpoint.unlink()
 
-    def save(self, update: int, state: dict[str, Any]) -> None:
-        """Write the state after `update`; `state` holds tensors and plain values only."""
-        self._start(self._write_state, update, state)
+    def save(self, update: int, state: dict[str, Any], last: bool = False) -> None:
+        """Write the state after `update`; `state` holds tensors and plain values only.
+
+        After the last state of a training that stops, which has little time, earlier ones are not needed: those that wait are dropped.
+        """
+        self._saves += 1
+        if last or self._refused:
+            with self._queue_lock:
+                self._queue = deque(write for write in self._queue if write.best is not None)
+        self._start(_Write(update, copied(state)))
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
         """Write the weights after `update`; remove all checkpoints except the last `keep` and those of the updates in `best`."""
-        self._start(self._write_checkpoint, update, weights, frozenset(best))
+        self._start(_Write(update, copied(weights), frozenset(best)))
 
     def wait(self) -> None:
-        """Wait until all writes are on disk. An error in writing is raised here or in a later save."""
-        while self._writing:
-            self._writing.pop(0).result()
+        """Wait until all writes are on disk. An error in writing is raised here or in a later save.
+
+        Raises `UserError` (69): the disk is full, also after another try.
+        """
+        self._wait_for_writes(0)
+        if self._queue:
+            self._writer.submit(self._write_queued).result()
+        if self._queue and not self._failed:
+            raise _full(self.path, "the last save has failed")
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
@@ -118,24 +190,61 @@ class StateDirectory:
                     continue
             _log.warning("%s: damaged or of another format, passed over", file)
 
-    def _start(self, write: Callable[..., None], update: int, value: dict[str, Any], *others: Collection[int]) -> None:
-        while len(self._writing) > 1:  # Bounds the copies in memory if the disk is slower than the training.
-            self._writing.pop(0).result()
-        self._writing.append(self._writer.submit(self._unless_failed, write, update, copied(value), *others))
+    def _start(self, write: _Write) -> None:
+        self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
+        with self._queue_lock:
+            self._queue.append(write)
+        self._writing.append(self._writer.submit(self._write_queued))
 
-    def _unless_failed(self, write: Callable[..., None], *arguments: Any) -> None:
-        """Write, if no earlier write has failed: a training that resumes from a later state would not write a missing checkpoint."""
-        if not self._failed:
+    def _wait_for_writes(self, leave: int) -> None:
+        while len(self._writing) > leave:
+            self._writing.pop(0).result()
+
+    def _write_queued(self) -> None:
+        """Write what is queued, up to the first that a full disk refuses.
+
+        After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
+        """
+        while not self._failed:
+            with self._queue_lock:
+                if not self._queue:
+                    return
+                write = self._queue.popleft()
             self._failed = True
-            write(*arguments)
+            try:
+                self.check_claim()
+                self._write(write)
+            except Exception as error:
+                fault = next((words for words in _FULL if words in str(error)), "")
+                if not fault:
+                    raise
+                self._refused.add(self._saves)
+                if len(self._refused) == _MOST_REFUSED:
+                    raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") from None
+                _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
+                with self._queue_lock:
+                    self._queue.appendleft(write)
+                self._failed = False
+                return
             self._failed = False
+
+    def _write(self, write: _Write) -> None:
+        if write.best is None:
+            self._write_state(write.update, write.value)
+            self._refused.clear()
+        else:
+            self._write_checkpoint(write.update, write.value, write.best)
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
         file = self.path / f"state-{update:08d}.pt"
-        with new_file(file) as temporary:
-            torch.save({"format": FORMAT, "update": update} | state, temporary)
-        write_text(file.with_suffix(".sha256"), sha256_of(file))
+        with new_file(file) as temporary, _Hashed(temporary) as hashed:
+            try:
+                torch.save({"format": FORMAT, "update": update} | state, hashed)
+                hashed.flush()
+            except RuntimeError as error:  # torch's own, which does not give the reason.
+                raise hashed.error or error from None
+        write_text(file.with_suffix(".sha256"), hashed.sum.hexdigest())
         for old in state_files(self.path)[_KEEP_STATES:]:
             _remove_state(old)
 
@@ -146,6 +255,28 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
+
+
+class _Hashed(BufferedWriter):
+    """A new file for `torch.save`, with the SHA-256 of what is written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path, "w"))
+        self.sum = sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write and hash bytes."""
+        self.sum.update(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+def _full(path: Path, failed: str) -> UserError:
+    return UserError(f"{path}: the disk is full, {failed}", "Free space, then run it again to resume.", ExitCode.UNAVAILABLE)
 
 
 def _remove_state(file: Path) -> None:

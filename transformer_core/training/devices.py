@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,7 @@ from transformer_core.processes import cores
 
 Value = TypeVar("Value")
 _TRIALS = 3
+_LONGEST_WAIT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Rank:
     index: int
     world_size: int
     device: torch.device
+    slow: torch.distributed.ProcessGroup | None = None  # The ranks again, for waits that may be long.
 
     def sum_over_ranks(self, values: Tensor) -> None:
         """Sum a tensor over all ranks, in place."""
@@ -64,9 +67,9 @@ class Rank:
             raise UserError(f"the ranks do not agree on {'; '.join(differences)}", remedy, exit_code)
 
     def wait_for_all(self) -> None:
-        """Wait until every rank has called this."""
+        """Wait until every rank has called this, also longer than NCCL would wait: rank 0 may be writing to slow storage."""
         if self.world_size > 1:
-            torch.distributed.barrier()
+            torch.distributed.barrier(self.slow)
 
 
 def digest_of_code() -> str:
@@ -118,13 +121,15 @@ def process_group(threads: int | None) -> Iterator[Rank]:
     else:
         device = torch.device("cpu")
     choose_kernels(device)
+    slow = None
     if world_size > 1:
         on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
         torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+        slow = torch.distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
     # Not after an error of one rank alone: NCCL would wait here for the others, which wait for this rank.
     together = False
     try:
-        yield Rank(rank, world_size, device)
+        yield Rank(rank, world_size, device, slow)
         together = True
     except Interrupted:
         together = True

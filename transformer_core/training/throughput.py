@@ -37,7 +37,10 @@ class NullDirectory(StateDirectory):
     def __init__(self) -> None:
         super().__init__(Path(os.devnull), keep=1)  # No folder, so there are no files in it.
 
-    def save(self, update: int, state: dict[str, Any]) -> None:
+    def claim(self) -> None:
+        pass
+
+    def save(self, update: int, state: dict[str, Any], last: bool = False) -> None:
         pass
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:

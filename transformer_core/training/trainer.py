@@ -15,7 +15,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.errors import ExitCode, Interrupted, configuration_error, is_out_of_memory
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.ops.choice import prepare_for_training
 from transformer_core.models.precision import precision_name, weights_dtype
@@ -95,6 +95,7 @@ class Trainer:
             "packed batches": packs,
             "CUDA graphs": ops.captures,
             "torch": torch.__version__,
+            "CUDA": torch.version.cuda,
             "code of transformer_core": digest_of_code(),
         }
         rank.check_agreement(computed, "Take equal devices and equal versions on all of them, or name one train.precision.")
@@ -105,6 +106,7 @@ class Trainer:
         self._clock_began = self._window_began = time.monotonic()
         self._stopping = False
         self._compared_after = -1  # The update after which the ranks' weights were compared last.
+        self._saved = (-1, 0)  # Numbers of updates and validations in the state that was saved last.
         self.progress = Progress()
 
     def resume(self) -> bool:
@@ -112,6 +114,8 @@ class Trainer:
 
         Raises `UserError` (78): the state is of a later update than `settings.updates`, or ranks have states of different updates.
         """
+        if self._rank.index == 0:
+            self._directory.claim()
         state = next(self._directory.states(), None)
         saved = {"the update to resume after": 0 if state is None else state["progress"]["update"]}
         self._rank.check_agreement(saved, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
@@ -137,28 +141,33 @@ class Trainer:
             try_validation: uses as much memory as a validation.
 
         Raises:
-            UserError: exit code 78, on every rank; a micro-batch or a validation does not fit the memory of one of the devices.
+            UserError: on every rank; a micro-batch or a validation does not fit the memory of one of the devices: 78, or 69 where other
+                processes use it.
         """
         self._model.train()
         tried = self._plan.largest()
         if self._captured_budget is not None:
             tried += microbatch_of_each_shape(self._plan, self._split, self.progress.epoch, self._captured_budget)
-        lacking = torch.zeros(2, device=self._rank.device)
+        lacking = torch.zeros(3, device=self._rank.device)
         checks: list[Callable[[], object]] = [
             lambda: self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried)),
             try_validation,
         ]
-        for check, lacks in zip(checks, lacking, strict=True):
+        for check, lacks in zip(checks, lacking[:2], strict=True):
             try:
                 check()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 lacks.fill_(1)
+                lacking[2] += bool(used_by_others(error))
                 break
         self._rank.sum_over_ranks(lacking)
-        of_training, of_validation = lacking.tolist()
+        of_training, of_validation, in_use = lacking.tolist()
         tokens, device = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update), self._rank.device.type
+        if in_use:
+            remedy = "Run it again when they have ended, or use other GPUs: nvidia-smi lists them."
+            raise UserError("other processes use the memory of a GPU", remedy, ExitCode.UNAVAILABLE)
         if of_training:
             message = f"train.tokens_per_microbatch: the model and {tokens:,} tokens do not fit the memory of this {device}"
             raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
@@ -176,6 +185,7 @@ class Trainer:
         self._take_weights_of_rank_0()
         self._model.train()
         if self._rank.index == 0:
+            self._directory.claim()
             self._directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
@@ -195,7 +205,6 @@ class Trainer:
                     self._go_back()
                 self._record_save_and_validate()
                 if self._stopping and not self._ended():
-                    self._save()
                     self._stop()
         self._wait_for_writes()
         self.progress.seconds = self._seconds()
@@ -276,6 +285,8 @@ class Trainer:
         if not self._window.updates:
             return
         rate = self._updater.learning_rate(self.progress.update)
+        if self._rank.index == 0:
+            self._directory.check_claim()
         self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
         self._window, self._window_began = LogWindow(), now
 
@@ -305,8 +316,6 @@ class Trainer:
         scores = self._validate()
         self._model.train()
         if scores is None:
-            if not self._save_is_due():  # If it is due, the state was saved before the validation.
-                self._save()
             self._stop()
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
         self._observer.on_validation(self.progress.update, self._seconds(), scores)
@@ -336,8 +345,9 @@ class Trainer:
             remedy = "Run it again to go on from the last save. If it comes again, test the devices."
             self._rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)
 
-    def _save(self) -> None:
+    def _save(self, last: bool = False) -> None:
         """Start writing the state, on rank 0."""
+        self._saved = self.progress.update, len(self.progress.scores)
         self._check_equal_weights()
         self._read_totals(leave=0)
         now = time.monotonic()
@@ -349,7 +359,7 @@ class Trainer:
                 "interval": asdict(self._window),
                 "observer": self._observer.state(),
             }
-            self._directory.save(self.progress.update, self._updater.state() | state)
+            self._directory.save(self.progress.update, self._updater.state() | state, last)
 
     def _wait_for_writes(self) -> None:
         """Wait until all writes are on disk, so that no rank relies on a save that failed."""
@@ -358,6 +368,8 @@ class Trainer:
         self._rank.wait_for_all()
 
     def _stop(self) -> NoReturn:
+        if self._saved != (self.progress.update, len(self.progress.scores)):
+            self._save(last=True)
         self._wait_for_writes()
         raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
 

@@ -1,0 +1,86 @@
+"""A lock for each GPU: runs on one machine (trials of a sweep, two pipelines, two users) take different GPUs, or wait for them."""
+
+import fcntl
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import gettempdir
+
+from flows.process.runner import echo
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+_QUERY_SECONDS = 60
+_PAUSE_SECONDS = 2.0
+
+
+@contextmanager
+def free_gpus(most: int | None = None) -> Iterator[None]:
+    """Let CUDA see only GPUs that no other stage of this machine uses: as many as given, or all that are free. Wait if there are too few.
+
+    CUDA must not be in use yet: it reads $CUDA_VISIBLE_DEVICES once. On a machine without an NVIDIA GPU nothing changes.
+    """
+    gpus = visible_gpus()
+    if not gpus:
+        yield
+        return
+    before = os.environ.get(_VISIBLE)
+    with ExitStack() as held:
+        os.environ[_VISIBLE] = ",".join(_taken(gpus, most, held))
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(_VISIBLE, None)
+            else:
+                os.environ[_VISIBLE] = before
+
+
+def visible_gpus() -> dict[str, str]:
+    """Return the GPUs that this process may use: the name of each for CUDA, and its UUID, by which all processes know it."""
+    try:
+        rows = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=_QUERY_SECONDS).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    uuids = dict(row.split(", ") for row in rows)
+    chosen = os.environ.get(_VISIBLE)
+    names = list(uuids.values()) if chosen is None else [name for name in chosen.split(",") if name]
+    return {name: uuids.get(name, name) for name in names}
+
+
+def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[str]:
+    """Return the names of GPUs whose locks are `held` from now on: `most`, or all that are free and at least one."""
+    wanted, waiting = min(most or 1, len(gpus)), False
+    while True:
+        with ExitStack() as found:
+            free = list[str]()
+            for name, uuid in gpus.items():
+                if len(free) != most and _is_taken(Path(gettempdir(), f"transformer-gpu-{uuid}.lock"), found):
+                    free.append(name)
+            if len(free) >= wanted:
+                held.push(found.pop_all())
+                return free
+        if not waiting:
+            echo(f"waiting for {wanted} of {len(gpus)} GPUs, of which {len(free)} are free", sys.stderr)
+            waiting = True
+        time.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # Two that each hold a part of what they need must not go on in step.
+
+
+def _is_taken(path: Path, held: ExitStack) -> bool:
+    """Take a lock if it is free, and return whether it was. Another user's file can be opened for reading only."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return False
+    held.callback(os.close, file)
+    return True

@@ -1,0 +1,60 @@
+"""Locks of GPUs, with an `nvidia-smi` that lists some."""
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from flows.process.gpus import free_gpus
+
+SMI = '#!/bin/sh\nprintf "0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n"\n'
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with three GPUs and locks of its own."""
+    (tmp_path / "nvidia-smi").write_text(SMI, encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("flows.process.gpus._PAUSE_SECONDS", 0.01)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def visible() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_each_run_has_gpus_of_its_own_and_decoding_all_that_are_left() -> None:
+    with free_gpus(1):
+        assert visible() == "GPU-a"
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # Another process has not this one's.
+        with free_gpus():
+            assert visible() == "GPU-b,GPU-c"
+        os.environ["CUDA_VISIBLE_DEVICES"] = "GPU-a"
+    assert visible() is None
+    with free_gpus(9):
+        assert visible() == "GPU-a,GPU-b,GPU-c"
+
+
+def test_a_number_and_a_uuid_name_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    with free_gpus(1):
+        assert visible() == "2"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-a")
+        with free_gpus():
+            assert visible() == "GPU-a"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with free_gpus(1):
+        assert visible() == ""
+
+
+def test_a_run_without_free_gpus_says_so_once_and_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = (tmp_path / "transformer-gpu-GPU-b.lock").open("w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    threading.Timer(0.3, other.close).start()
+    with free_gpus(3):
+        assert other.closed
+    assert capsys.readouterr().err == "waiting for 3 of 3 GPUs, of which 2 are free\n"
