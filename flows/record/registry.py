@@ -86,10 +86,10 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
     return version
 
 
-def undecided(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
-    """Return the version of a run that a publish has registered with these tags and, because it was killed, not finished."""
+def registered_before(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
+    """Return the version of a run that a publish has registered with these tags, perhaps before it was killed."""
     versions = client.search_model_versions(f"name = '{name}'")
-    return next((version for version in versions if version.run_id == run_id and version.tags == tags), None)
+    return next((version for version in versions if version.run_id == run_id and version.tags.items() >= tags.items()), None)
 
 
 def decide(

@@ -21,7 +21,7 @@ from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, se
 from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path, without_advice
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
-from flows.record.journal import JOURNALS, take_journals
+from flows.record.run import records
 from flows.record.store import SQLITE, tracking_uri
 from flows.record.tasks import read_scores
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Train, load_params
@@ -137,8 +137,8 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
         code = run_child(command, without_advice(log), environment=environment(), directory=clone)
         if code:
             raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
-        if (clone / JOURNALS).exists():
-            take_journals(clone / JOURNALS)
+        if (clone / STATE / records().name).exists():
+            shutil.copytree(clone / STATE / records().name, records(), dirs_exist_ok=True)
         write_json(job.result, _figures(job, clone))
         shutil.rmtree(clone)
 
