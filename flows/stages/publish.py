@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
@@ -23,7 +24,7 @@ from flows.process import paths
 from flows.process.runner import echo
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
 from flows.record.lineage import describe_training, training_description, training_name
-from flows.record.registry import EVALUATION, address_of, card, decide, register, registered_before
+from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
 from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, RUN_FILE, SCORES_STEP, RunRecord, identity_of, now_ms, read_record
 from flows.record.sending import Sender, send_all
 from flows.record.server import reaching, run_link, ui_command
@@ -74,19 +75,21 @@ def run(params: Params) -> str:
             model = logged_before(client, training, tags) or log_model(uri, settings, training, config["training"]["updates"], tags)
             score_model(client, training.info.run_id, str(model.model_id), record, scoring)
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, version, scoring, sources, hypotheses, references)
+        decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
+        decision = decided or decide(client, version, scoring, sources, hypotheses, references)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
         page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
         record.attach(f"{EVALUATION}/{paths.REPORT.name}", page.encode())
         record.write()
         sender.send(record)
-        client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
-        if decision.alias:
+        if decided is None:
+            client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
+        if decided is None and decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
         write_json(paths.PUBLISHED, {**published, **decision.tags()})
-        for key, value in decision.tags().items():
+        for key, value in reversed(decision.tags().items()):  # The decision itself last.
             client.set_model_version_tag(name, version.version, key, value)
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
@@ -160,7 +163,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             name=LOGGED_NAME,
             python_model=str(SERVED_MODEL),
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
-            code_paths=[str(Path(transformer_core.__file__).parent)],
+            code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
             input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
             pip_requirements=requirements(),
@@ -168,6 +171,18 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             tags=dict(tags),
         )
     return logged
+
+
+def packed(folder: Path) -> Path:
+    """Write the package of the models as two files into `folder`: MLflow uploads a file at a time, and the package has more than 150."""
+    source = Path(transformer_core.__file__).parent
+    package = folder / source.name
+    package.mkdir()
+    with ZipFile(package / "modules.zip", "w") as archive:
+        for file in sorted(file for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"):
+            archive.write(file, file.relative_to(source))
+    (package / "__init__.py").write_text("__path__ = [__file__.removesuffix('__init__.py') + 'modules.zip']\n", encoding="utf-8")
+    return package
 
 
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:

@@ -70,6 +70,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
 
     closing = publish.run(params)
 
+    assert len([file for file in Path("mlruns").glob("**/code/**/*") if file.is_file()]) == 2
     after = training(client)
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]
@@ -166,13 +167,17 @@ def test_other_outputs_are_the_next_version_under_the_same_alias(params: Params,
     assert "models serve -m models:/tatoeba-en-de/1 " in first
     assert "Became `champion` when it was published: the first version." in first
     assert read_json(PUBLISHED)["model_uri"] == "models:/tatoeba-en-de/2"
+    write_lines(DECODED / "test.hyp", REFERENCES)
+    assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"  # As it was published.
     assert str(client.get_model_version_by_alias("tatoeba-en-de", "champion").version) == "2"
+    assert len(client.search_model_versions("name = 'tatoeba-en-de'")) == 2
 
 
 @pytest.mark.parametrize("killed_in", ["score_model", "decide", "card", pytest.param("write_json", marks=pytest.mark.slow), ""])
 def test_a_publish_that_was_killed_or_runs_again_finishes_the_version_and_uploads_the_model_once(
     killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trained_here()
     with monkeypatch.context() as patch:
         if killed_in:
             patch.setattr(publish, killed_in, killed)
