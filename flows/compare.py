@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flows.process.paths import HYPOTHESES, MANIFEST, RAW
 from flows.process.runner import reports_errors
 from flows.record.documents import read_output
-from flows.record.journal import REFERENCES, SOURCES
+from flows.record.run import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
 from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser

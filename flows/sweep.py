@@ -30,7 +30,7 @@ from flows.dvc.worktree import Snapshot, remove, snapshot
 from flows.process.child import terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.record import server
-from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
+from flows.record.run import NAME, SCORES_STEP, RunRecord, flatten, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome
@@ -227,21 +227,20 @@ def _result(job: Job) -> dict[str, Any]:
 
 def record(planned: Sweep, machine: Machine) -> None:
     """Record the sweep in MLflow: a run with the table, and a child run with the settings and figures of each job."""
-    journal = Journal(planned.identity)
-    journal.tags({NAME: f"sweep {planned.about.name}", "kind": "sweep"})
-    journal.parameters({name: str(value) for name, value in asdict(planned.about).items()})
+    run = RunRecord(id=planned.identity)
+    run.tags = {NAME: f"sweep {planned.about.name}", "kind": "sweep"}
+    run.parameters = flatten(asdict(planned.about))
     for job in planned.jobs:
-        # With the sweep, because a journal has one parent and other sweeps may have the same job.
-        child = Journal(f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
-        child.tags({NAME: job.name, "kind": "row"})
-        child.parameters(job.document)
+        # With the sweep, because a run has one parent and other sweeps may have the same job.
+        row = RunRecord(id=f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
+        row.tags = {NAME: job.name, "kind": "row"}
+        row.parameters = flatten(job.document)
         figures = _result(job)
-        child.metrics(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
-        child.end()
-    for file in sorted(planned.folder.iterdir()):
-        journal.artifact(file)
-    journal.end()
-    with background_sender(journal.path, tracking_uri(machine)):
+        row.measure(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
+        row.end()
+    run.attach_files(sorted(planned.folder.iterdir()))
+    run.end()
+    with background_sender(run, tracking_uri(machine)):
         pass
 
 
@@ -257,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(job.result.exists() for job in planned.jobs):
         print(write_table(planned))
         print(f"{planned.folder}: table.csv, table.md, table.svg")
-    if not code and not has_finished(planned.identity):  # An earlier call may have been stopped before the record.
+    if not code and read_record(planned.identity) is None:  # An earlier call may have been stopped before the record.
         record(planned, load_params().machine)
     return code
 

@@ -21,9 +21,9 @@ from typing import Any, Literal, Protocol, TypeVar
 from jinja2 import Environment, StrictUndefined
 
 from flows.process.child import run_child
+from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, sections_up_to, stages
 from flows.process.progress import RankOutput
-from flows.process.exits import TRANSIENT
 from flows.process.runner import StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line

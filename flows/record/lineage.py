@@ -13,7 +13,7 @@ from typing import Any
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, MANIFEST, sections_up_to
 from flows.record.documents import read_output
-from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Journal
+from flows.record.run import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, RunRecord, flatten
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.errors import UserError
 from transformer_core.files import DVC_EXPERIMENT, sha256_of
@@ -22,11 +22,13 @@ PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 CONTEXTS = {"train": "training", "valid": "validation"}
 # The flow sets these for the stages that it starts.
 FLOW_RUN_ID, FLOW_RUN_NAME = "TRANSFORMER_FLOW_RUN_ID", "TRANSFORMER_FLOW_RUN_NAME"
+# Variables of Slurm that a run has as tags of their names in lower case: job, account and nodes.
+_OF_SLURM = ("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_NODELIST")
 _DIGEST_LENGTH = 16
 
 
 def lineage() -> dict[str, str]:
-    """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the flow run without a flow."""
+    """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the job outside Slurm."""
     commit, differs = git_state()
     tags = {
         COMMIT: commit,
@@ -39,18 +41,18 @@ def lineage() -> dict[str, str]:
         "dvc_experiment": os.environ.get(DVC_EXPERIMENT, ""),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
+        **{variable.lower(): os.environ.get(variable, "") for variable in _OF_SLURM},
     }
     return {name: value for name, value in tags.items() if value}
 
 
-def describe_training(journal: Journal, params: Params) -> None:
-    """Record the settings, datasets, name and description of a training; no datasets without a manifest (`read_manifest`)."""
+def describe_training(record: RunRecord, params: Params) -> None:
+    """Set the settings, datasets, name and description of a training; no datasets without a manifest (`read_manifest`)."""
     manifest = read_output(MANIFEST) if MANIFEST.exists() else {}
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
-    journal.parameters(params.model_dump(include={*sections_up_to("train")}, exclude_none=True))
-    if manifest:
-        journal.inputs(datasets(manifest, "train", "valid"))
-    journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params, manifest)})
+    record.parameters = flatten(params.model_dump(include={*sections_up_to("train")}, exclude_none=True))
+    record.inputs = datasets(manifest, "train", "valid") if manifest else []
+    record.tags |= {NAME: training_name(params), DESCRIPTION: training_description(params, manifest)}
 
 
 def training_name(params: Params) -> str:
@@ -84,7 +86,7 @@ def git_state() -> tuple[str, bool]:
         return "", False
 
 
-def datasets(manifest: Mapping[str, Any], *splits: str) -> list[dict[str, Any]]:
+def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
     """Return splits (test sets, too) in data/raw/manifest.json as data that a run has read.
 
     Each has a name, a digest of both sides, its origin as JSON, the number of sentence pairs, and its use (training, validation, test). Two
@@ -93,16 +95,16 @@ def datasets(manifest: Mapping[str, Any], *splits: str) -> list[dict[str, Any]]:
     source, target = manifest["source"], manifest["target"]
     found = []
     for split in splits:
-        record = manifest["splits"][split]
-        sums = " ".join(record["files"][language]["sha256"] for language in (source, target))
+        described = manifest["splits"][split]
+        sums = " ".join(described["files"][language]["sha256"] for language in (source, target))
         origin = [part for part in manifest["origin"] if part["split"] == split]
         found.append(
-            {
-                "name": f"{manifest['corpus']} {split} {source}-{target}",
-                "digest": sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
-                "source": json.dumps(origin, ensure_ascii=False),
-                "pairs": record["pairs"],
-                "context": CONTEXTS.get(split, "test"),
-            }
+            Dataset(
+                name=f"{manifest['corpus']} {split} {source}-{target}",
+                digest=sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
+                source=json.dumps(origin, ensure_ascii=False),
+                pairs=described["pairs"],
+                context=CONTEXTS.get(split, "test"),
+            )
         )
     return found

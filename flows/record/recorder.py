@@ -1,4 +1,4 @@
-"""The record of a training: tables for DVC's plots, the journal for MLflow, lines or a progress bar on the terminal."""
+"""The recorder of a training: tables for DVC's plots and for MLflow, lines or a progress bar on the terminal."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
@@ -17,14 +17,14 @@ import torch
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
 from flows.process.progress import progress
 from flows.process.runner import echo
-from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
+from flows.record.run import RunRecord, new_identity, read_record, training_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
-from flows.record.usage import sampling
+from flows.record.usage import RUN
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.errors import Interrupted
+from transformer_core.errors import Interrupted, UserError
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
@@ -34,8 +34,6 @@ from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
-# In a training's state, for one that is resumed on another machine: the id of its journal, which MLflow's run has as a tag.
-JOURNAL_ID = "journal"
 
 
 def fingerprint_of(params: Params) -> str:
@@ -60,56 +58,68 @@ def fingerprint_of(params: Params) -> str:
 
 @contextmanager
 def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int) -> Iterator["Recorder"]:
-    """Yield the recorder of a training, while threads send its journal to MLflow and sample the use of the machine.
+    """Yield the recorder of a training, while a thread sends its record to MLflow. The end of the block ends the run.
 
-    The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters.
+    `state` is the training's state directory; `parameters` is the number of the model's parameters.
     """
-    resumed, identity = any(map(is_whole, state_files(state))), state / JOURNAL_ID
-    recorded = identity.read_text(encoding="latin-1") if resumed and identity.exists() else ""
-    journal = Journal(fingerprint, resumed=resumed, identity=recorded if re.fullmatch("[0-9a-f]{32}", recorded) else None)
-    write_text(identity, journal.identity)
-    describe_training(journal, params)
+    record = begun(state, fingerprint, params.download.task)
+    describe_training(record, params)
     device = torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else cpu_name()
-    journal.tags({**lineage(), "device": device, "ranks": str(rank.world_size)})
+    record.tags |= {**lineage(), "device": device, "ranks": str(rank.world_size)}
+    record.status, record.end_ms = "RUNNING", None
+    record.write()
     train, valid = (read_meta(BINARIZED / split) for split in ("train", "valid"))
     settings = params.train
-    recorder = Recorder(state, journal, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs))
+    recorder = Recorder(record.folder, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs))
     epochs = settings.updates * settings.tokens_per_update / train.target_tokens
     echo(
         f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
         f"{settings.tokens_per_update:,} target tokens, about {epochs:,.1f} epochs",
         sys.stderr,
     )
-    status = "FAILED"
     try:
-        with background_sender(journal.path, tracking_uri(params.machine)):
+        with background_sender(record, tracking_uri(params.machine)):
             try:
-                with sampling(journal):
-                    yield recorder
-                for table in TABLES:
-                    journal.artifact(table, folder="training")
-                status = "FINISHED"
-            except Interrupted:
-                status = "KILLED"
+                yield recorder
+            except BaseException as error:
+                record.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
                 raise
-            finally:
-                journal.end(status)
+            record.attach_files(TABLES, folder="training")
+            record.end()
     finally:
         recorder.close()
+
+
+def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
+    """Return the record of the training that goes on from a saved state, or of a new one, whose id the state gets.
+
+    A training that was killed before its first save could not record its end; nobody else runs it, because its state is locked.
+    """
+    file = state / RUN
+    earlier = file.read_text(encoding="latin-1") if file.exists() else ""
+    earlier = earlier if re.fullmatch("[0-9a-f]{32}", earlier) else ""
+    if earlier and any(map(is_whole, state_files(state))):
+        return training_record(earlier, fingerprint, task.key)
+    with suppress(UserError):  # Damaged, which is no fault of this training.
+        record = read_record(earlier) if earlier else None
+        if record is not None and record.status == "RUNNING":
+            record.end("KILLED", max(round(1000 * path.stat().st_mtime) for path in record.folder.iterdir()))
+    identity = new_identity()
+    write_text(file, identity)
+    return training_record(identity, fingerprint, task.key)
 
 
 class Recorder(Observer):
     """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
 
     Args:
-        directory: the training's state directory, for the CSV files.
+        directory: the folder of the training's record, for the CSV files.
         updates: number of updates of the whole training.
         task: the task, for the score of greedy outputs in a validation.
         sentences: number of sentences of valid that are translated for it.
     """
 
-    def __init__(self, directory: Path, journal: Journal, updates: int, task: Task, sentences: int) -> None:
-        self._journal = journal
+    def __init__(self, directory: Path, updates: int, task: Task, sentences: int) -> None:
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
@@ -131,9 +141,7 @@ class Recorder(Observer):
             self._progress.show(update, self._of, self._figures(self._latest, update) if self._latest else "")
 
     def on_update(self, record: UpdateRecord) -> None:
-        values = asdict(record)
-        self._updates.append(values)
-        self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
+        self._updates.append(asdict(record))
         self._first, self._latest = self._first or record, record
         self._progress.show(record.update, self._of, self._figures(record, record.update))
 
@@ -152,7 +160,6 @@ class Recorder(Observer):
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
-        self._journal.metrics(update, scores, context="valid")
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
@@ -201,6 +208,10 @@ class _Table:
         return self.path.stat().st_size
 
     def cut(self, size_bytes: int) -> None:
+        """Cut the table back to a size. If rows are missing, as after a copy of the state alone, it begins anew."""
+        if not self.path.exists() or self.path.stat().st_size < size_bytes:
+            self.begin()
+            return
         with self.path.open("r+b") as file:
             file.truncate(size_bytes)
 

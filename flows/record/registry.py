@@ -28,7 +28,7 @@ from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring
 from transformer_core.files import sha256_of
 from transformer_core.tasks import task_of
 
-CHAMPION, CHALLENGER = "champion", "challenger"
+CHAMPION, CHALLENGER, NO_ALIAS = "champion", "challenger", "no alias"
 # MLflow's folder for the files of a logged model.
 MODEL_ARTIFACTS = "artifacts"
 # Folder of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
@@ -63,7 +63,7 @@ class Decision:
 
     def tags(self) -> dict[str, str]:
         """Return the tags of the version that record the decision."""
-        tags = {"decision": self.alias or "no alias", "decision_reason": self.reason}
+        tags = {"decision": self.alias or NO_ALIAS, "decision_reason": self.reason}
         if self.comparison is not None:
             tags |= {
                 "rival_version": self.rival,
@@ -86,10 +86,16 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
     return version
 
 
-def undecided(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
-    """Return the version of a run that a publish has registered with these tags and, because it was killed, not finished."""
+def registered_before(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
+    """Return the version of a run that a publish has registered with these tags, perhaps before it was killed."""
     versions = client.search_model_versions(f"name = '{name}'")
-    return next((version for version in versions if version.run_id == run_id and version.tags == tags), None)
+    return next((version for version in versions if version.run_id == run_id and version.tags.items() >= tags.items()), None)
+
+
+def decision_of(version: ModelVersion) -> Decision | None:
+    """Return the decision that a version's tags record, without its comparison; None if it was not made, or not all of it was done."""
+    alias = version.tags.get("decision")
+    return None if alias is None else Decision("" if alias == NO_ALIAS else alias, version.tags["decision_reason"])
 
 
 def decide(

@@ -1,61 +1,203 @@
-"""The sender of journals to MLflow: a thread of a running stage, the next stage, or `python -m flows.tracking sync`.
+"""The sender of records to MLflow: a thread of a running stage, the next stage, or `python -m flows.tracking sync`.
 
-A training is a run with the tag `fingerprint`; its evaluations are child runs. The tag `journal` of a run names its journal, so a journal
-that is sent again finds the same run. It adds no point, because step and time are equal. The run keeps its name and description, to which
-stage publish adds the score.
+What was sent is asked of MLflow itself. A run is found by its tag `record`, the record's id; of a table those rows are logged whose step
+MLflow does not have, and of artifacts those whose hash its tag `artifacts` does not name. So a server that was away, another server, a
+deleted run and a sender that was killed are one case, and no point is there twice.
 """
 
 import fcntl
 import json
-import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.process.runner import echo, in_background
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, JOURNALS, NAME, Event, position_file, read_events
-from flows.record.server import PARENT_TAG, REFUSED, WAITS_FOR, connect, experiment_id, find_training, reaching, search
+from flows.record.run import ARTIFACTS, CPU, NAME, RUN_FILE, Dataset, RunRecord, read_record, records
+from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, search
 from flows.record.store import SQLITE, database
-from transformer_core.errors import UserError, first_line, for_terminal, without_logins
-from transformer_core.files import read_json, repository, write_json
+from transformer_core.errors import first_line, for_terminal, without_logins
+from transformer_core.files import repository, sha256_of, write_text
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Run
+    from mlflow.entities import DatasetInput, Metric, Run
 
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
 METRICS_A_CALL = 1000
-# The file of the lock of the process that sends.
-SENDER_LOCK = JOURNALS / "lock"
+# Tag of a run: the artifacts that it has, with the beginnings of their SHA-256.
+_ARTIFACTS_TAG = "artifacts"
+_DIGITS = 12
+# A metric of every row of a table, by the beginning of its name.
+_IN_EVERY_ROW = {"updates": "loss", "validation": "nll", "machine": CPU}
+# File in a record's folder with the server that has all of it.
+_SENT = "sent"
 
-logger = logging.getLogger(__name__)
+
+class Sender:
+    """Brings MLflow up to date with records. It remembers which rows a run has, so that a training's tables are compared once.
+
+    Raises `MlflowException` in the constructor if the server does not answer.
+    """
+
+    def __init__(self, uri: str, transfers: bool = False) -> None:
+        self.client = connect(uri, transfers)
+        self._uri = uri
+        self._steps: dict[tuple[str, str], set[int]] = {}
+
+    def send(self, record: RunRecord) -> "Run":
+        """Log what MLflow lacks of a record, and return its run as it was before."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        written = sha256_of(record.folder / RUN_FILE)
+        run = self._run(record.id, record.tags.get(NAME, record.id), record.start_ms)
+        run_id, data = run.info.run_id, run.data
+        # MLflow never changes a parameter: one that has another value becomes a tag of its name.
+        now = {**data.params, **data.tags}
+        tags = {**record.tags, **{name: value for name, value in record.parameters.items() if name in data.params and value != now[name]}}
+        if record.parent:
+            tags[PARENT_TAG] = self._run(record.parent, record.parent).info.run_id
+        scores = {name: score for name, score in record.metrics.items() if score.value != data.metrics.get(name)}
+        self.client.log_batch(
+            run_id,
+            [Metric(name, score.value, score.time_ms, score.step) for name, score in scores.items()],
+            [Param(name, value) for name, value in record.parameters.items() if name not in data.params],
+            [RunTag(name, value) for name, value in tags.items() if value != data.tags.get(name)],
+        )
+        self._log_inputs(record, run)
+        for table in record.tables():
+            self._log_rows(record, table, run_id)
+        self._log_artifacts(record, run)
+        if record.status == "RUNNING" != run.info.status:
+            self.client.update_run(run_id, status="RUNNING")
+        elif record.status != "RUNNING" and (run.info.status, run.info.end_time) != (record.status, record.end_ms):
+            self.client.set_terminated(run_id, record.status, record.end_ms)
+        if record.status != "RUNNING":
+            write_text(record.folder / _SENT, _mark(self._uri, written))
+        return run
+
+    def _run(self, identity: str, name: str, start_ms: int | None = None) -> "Run":
+        """Return the run of a record, created if there is none; that of a parent that is not sent yet is filled later."""
+        if found := search(self.client, f"tags.{RECORD} = '{identity}'"):
+            return found[-1]
+        return self.client.create_run(experiment_id(self.client), start_ms, {RECORD: identity}, name)
+
+    def _log_inputs(self, record: RunRecord, run: "Run") -> None:
+        there = {(read.dataset.name, read.dataset.digest) for read in run.inputs.dataset_inputs} if run.inputs else set()
+        if new := [_dataset_input(data) for data in record.inputs if (data.name, data.digest) not in there]:
+            self.client.log_inputs(run.info.run_id, new)
+
+    def _log_rows(self, record: RunRecord, table: Path, run_id: str) -> None:
+        from mlflow.entities import Metric
+
+        known = self._steps.get((run_id, table.name))
+        if known is None:
+            metric = record.prefix(table) + _IN_EVERY_ROW[table.stem.partition("-")[0]]
+            known = self._steps[run_id, table.name] = {point.step for point in self.client.get_metric_history(run_id, metric)}
+        batch: list[Metric] = []
+        steps: list[int] = []
+        for step, time_ms, values in record.rows(table, known):
+            if len(batch) + len(values) > METRICS_A_CALL:
+                self._log_batch(run_id, batch, known, steps)
+            batch += [Metric(name, value, time_ms, step) for name, value in values.items()]
+            steps.append(step)
+        self._log_batch(run_id, batch, known, steps)
+
+    def _log_batch(self, run_id: str, batch: "list[Metric]", known: set[int], steps: list[int]) -> None:
+        """Log rows, whole ones, so that one metric of them says which are there; then note and forget them."""
+        self.client.log_batch(run_id, batch)
+        known.update(steps)
+        batch.clear()
+        steps.clear()
+
+    def _log_artifacts(self, record: RunRecord, run: "Run") -> None:
+        there: dict[str, str] = {}
+        with suppress(ValueError):  # Cut off, of hundreds of artifacts: all are sent again.
+            there = json.loads(run.data.tags.get(_ARTIFACTS_TAG, "{}"))
+        wanted = {name: digest[:_DIGITS] for name, digest in record.artifacts.items()}
+        for name in (name for name in wanted if there.get(name) != wanted[name]):
+            self.client.log_artifact(run.info.run_id, str(record.folder / ARTIFACTS / name), name.rpartition("/")[0] or None)
+        if wanted != there:
+            self.client.set_tag(run.info.run_id, _ARTIFACTS_TAG, json.dumps(wanted))
+
+
+def send_all(uri: str, again: bool = False) -> None:
+    """Send all records. Only one process sends at a time; others wait for it.
+
+    Args:
+        again: compare all with MLflow; otherwise those alone that have changed since they were sent to this server.
+
+    Raises:
+        Exception: MLflow is unavailable; or else the first error of a record, after all others were sent.
+    """
+    # Parents first, so that they are made with their times: ids of trainings have no dash, and those of rows begin with their sweep's.
+    chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))
+    if not chosen:
+        return
+    first_error: Exception | None = None
+    with _alone():
+        sender = Sender(uri)
+        for identity in chosen:
+            try:
+                if record := read_record(identity):
+                    sender.send(record)
+            except Exception as error:  # Of this record: too large for a proxy, refused, or damaged.
+                connect(uri)  # Raises an error if the server itself is away, which holds for the others as well.
+                first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+def sync(uri: str, again: bool = False) -> None:
+    """Send all records, see `send_all`. Raises `UserError`: 69 if MLflow is unavailable, 78 if it refuses, 65 for a damaged record."""
+    with reaching(uri):
+        send_all(uri, again)
+
+
+def unsent(uri: str) -> list[str]:
+    """Return the ids of the records that have not been sent to this server whole; a run that is not over is one."""
+    return [identity for identity in _identities() if not all_sent(identity, uri)]
+
+
+def all_sent(identity: str, uri: str) -> bool:
+    """Return whether a run is over and all of its record was sent to this server; MLflow is not asked."""
+    folder = records() / identity
+    try:
+        return (folder / _SENT).read_text(encoding="utf-8") == _mark(uri, sha256_of(folder / RUN_FILE))
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager
-def background_sender(journal: Path, uri: str) -> Iterator[None]:
-    """Send a journal, and the unsent rest of others, from a thread while the block runs.
+def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
+    """Send a record, and once the unsent others, from a thread while the block runs.
 
-    The block never waits for MLflow, and no error of MLflow reaches it. Its end waits at most `CLOSING_SECONDS` for the last lines, and
+    The block never waits for MLflow, and no error of MLflow reaches it. Its end waits at most `CLOSING_SECONDS` for the last rows, and
     prints a warning if some are left.
     """
     trouble = "not sent in time"
 
     def send(stop: threading.Event) -> None:
         nonlocal trouble
+        sender: Sender | None = None
         pause = INTERVAL_SECONDS
+        others = True
         while True:
             last_time = stop.wait(pause)
             try:
-                send_all(uri)
+                with _alone():
+                    sender = sender or Sender(uri)
+                    if latest := read_record(record.id):
+                        sender.send(latest)
                 pause = INTERVAL_SECONDS
-            except Exception as error:  # The stage continues, and the journal keeps the record.
+                if others:
+                    others = False
+                    send_all(uri)
+            except Exception as error:  # The stage continues, and the record is kept.
                 trouble = first_line(error)
                 pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
             if last_time:
@@ -65,218 +207,43 @@ def background_sender(journal: Path, uri: str) -> Iterator[None]:
         with in_background(send, "mlflow-sender", CLOSING_SECONDS):
             yield
     finally:
-        if not all_sent(journal, uri):
+        if not all_sent(record.id, uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
             echo(for_terminal(f"MLflow at {uri}: {trouble}. {remedy}"), sys.stderr)
 
 
-def sync(uri: str, lost_too: bool = False) -> None:
-    """Send all journals, see `send_all`. Raises `UserError`: 69 if MLflow is unavailable, 78 if it refuses a value."""
-    with reaching(uri):
-        send_all(uri, lost_too)
-
-
-def send_all(uri: str, lost_too: bool = False) -> None:
-    """Send the unsent rest of all journals, those of parents before those of their children.
-
-    Only one process sends at a time; others wait for it.
-
-    Args:
-        lost_too: ask MLflow for the run of every journal, and send those again that it no longer has. Otherwise it is asked only where
-            something is unsent, so a stage with nothing to send does not wait for it.
-
-    Raises:
-        Exception: an error of MLflow or the network, if the server is unavailable; the rest stays unsent.
-    """
-    chosen = [path for path in sorted(JOURNALS.glob("*.jsonl")) if lost_too or not all_sent(path, uri)]
-    if not chosen:
-        return
-    with SENDER_LOCK.open("a") as file:
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock of the process, of this clone or of those that share its records, that sends."""
+    records().mkdir(parents=True, exist_ok=True)
+    with (records() / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        client = connect(uri)
-        for path in sorted(chosen, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
-            send(path, client, uri)
-            if lost_too:
-                _join_parent(path, client, uri)
+        yield
 
 
-def all_sent(journal: Path, uri: str) -> bool:
-    """Return whether all of a journal was sent to MLflow at `uri`, by its position file; MLflow is not asked."""
-    header = _header(journal)
-    if header is None:
-        return True
-    return _read_position(journal, header, uri).bytes == journal.stat().st_size
+def _identities() -> list[str]:
+    return [path.parent.name for path in records().glob(f"*/{RUN_FILE}")]
 
 
-def send(journal: Path, client: "MlflowClient", uri: str) -> None:
-    """Send the rest of one journal."""
-    header = _header(journal)
-    if header is None:
-        return
-    position = _read_position(journal, header, uri)
-    run = _run_with_id(client, position.run_id)
-    if run is None:  # New, or MLflow no longer has it: the whole journal is sent.
-        run = find_or_create_run(client, header)
-        position = replace(position, run_id=run.info.run_id, bytes=0)
-    events = read_events(journal, position.bytes)
-    if BEFORE_RESULT in run.data.tags.get(DESCRIPTION, ""):
-        events = map(_without_title, events)
-    for group in _groups(events):
-        _send_group(client, position.run_id, group)
-        position = replace(position, bytes=group[-1]["end"])
-        write_json(position_file(journal), asdict(position))
+def _mark(uri: str, written: str) -> str:
+    """Return what is noted of a record of this content that a server has: its address without a login.
 
-
-def _join_parent(journal: Path, client: "MlflowClient", uri: str) -> None:
-    """Give a child run whose parent was deleted the run that has taken its place."""
-    header = _header(journal)
-    if header and header["parent"]:
-        child = _read_position(journal, header, uri).run_id
-        if _run_with_id(client, client.get_run(child).data.tags.get(PARENT_TAG, "")) is None:
-            client.set_tag(child, PARENT_TAG, _parent_of(client, header).info.run_id)
-
-
-def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
-    """Return the MLflow run of a journal, created if there is none."""
-    name = header["run"]
-    if found := search(client, f"tags.journal = '{header['id']}'"):
-        return found[0]
-    tags = {"journal": header["id"]}
-    if header["parent"]:
-        tags[PARENT_TAG] = _parent_of(client, header).info.run_id
-    else:
-        identity = header["id"].removesuffix(FROM_TABLES)
-        for run in search(client, f"tags.fingerprint = '{name}'"):
-            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, identity) == identity:
-                client.set_tag(run.info.run_id, "journal", header["id"])
-                return run
-        tags["fingerprint"] = name
-    return client.create_run(experiment_id(client), start_time=header["timestamp_ms"], tags=tags, run_name=name)
-
-
-def _parent_of(client: "MlflowClient", header: Event) -> "Run":
-    """Return the run of a journal's parent. If its journal is elsewhere, an empty run takes its place, which that journal fills later."""
-    parent, parent_id = header["parent"], header.get("parent_id", "")
-    waiting = {"fingerprint": parent, **({WAITS_FOR: parent_id} if parent_id else {})}
-    return find_training(client, parent, parent_id) or client.create_run(experiment_id(client), tags=waiting, run_name=parent)
-
-
-@dataclass(frozen=True)
-class Position:
-    """Number of bytes of a journal that were sent, their destination, the journal's id, and the MLflow run."""
-
-    uri: str
-    journal: str
-    run_id: str
-    bytes: int
-
-
-def _read_position(journal: Path, header: Event, uri: str) -> Position:
-    """Return the position in a journal for this address: the start, if the file is missing, damaged or of another journal or address."""
-    destination = _destination(uri)
-    with suppress(OSError, UserError, TypeError):
-        position = Position(**read_json(position_file(journal)))
-        if (position.journal, _destination(position.uri)) == (header["id"], destination):
-            return replace(position, uri=destination)
-    return Position(destination, header["id"], "", 0)
-
-
-def _destination(uri: str) -> str:
-    """Return the address without a login; relative for a database in the repository, which may be moved."""
+    That of a database in the repository, which may be moved, is relative.
+    """
     file, root = database(uri), repository().resolve()
-    return without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
+    address = without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
+    return f"{address} {written}"
 
 
-def _header(journal: Path) -> Event | None:
-    return next(read_events(journal), None)
-
-
-def _without_title(event: Event) -> Event:
-    """Return an event without the name and the description of its run, for a run whose result is in both."""
-    if event["type"] != "tags":
-        return event
-    return {**event, "values": {name: value for name, value in event["values"].items() if name not in (NAME, DESCRIPTION)}}
-
-
-def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Yield groups of events, for one call each: metrics of up to `METRICS_A_CALL` numbers together, every other event alone."""
-    group: list[Event] = []
-    size = 0
-    for event in events:
-        numbers = len(event["values"]) if event["type"] == "metrics" else METRICS_A_CALL
-        if group and size + numbers > METRICS_A_CALL:
-            yield group
-            group, size = [], 0
-        group.append(event)
-        size += numbers
-    if group:
-        yield group
-
-
-def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
-    """Send a group of events. An event that MLflow refuses is skipped with a warning, so that it does not block those after it."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        _send_events(client, run_id, group)
-    except MlflowException as error:
-        if error.error_code not in REFUSED:
-            raise
-        if len(group) == 1:
-            logger.warning("MLflow refused an event of type %s: %s", group[0]["type"], first_line(error))
-            return
-        for event in group:
-            _send_group(client, run_id, [event])
-
-
-def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
-    from mlflow.entities import Metric, Param, RunTag
-
-    event = group[0]
-    match event["type"]:
-        case "metrics":
-            client.log_batch(run_id, metrics=[Metric(n, v, e["timestamp_ms"], e["step"]) for e in group for n, v in e["values"].items()])
-        case "parameters":
-            # MLflow never changes a parameter: one that has another value becomes a tag of its name.
-            run = client.get_run(run_id).data
-            there = {**run.params, **run.tags}
-            changed = [RunTag(n, v) for n, v in event["values"].items() if n in run.params and v != there[n]]
-            client.log_batch(run_id, params=[Param(n, v) for n, v in event["values"].items() if n not in run.params], tags=changed)
-        case "tags":
-            client.log_batch(run_id, tags=[RunTag(name, value) for name, value in event["values"].items()])
-        case "inputs":
-            client.log_inputs(run_id, [_dataset_input(value) for value in event["values"]])
-        case "artifact" if (file := repository() / event["path"]).exists():
-            client.log_artifact(run_id, str(file), event["folder"] or None)
-        case "status" if event["status"] == "RUNNING":
-            client.update_run(run_id, status="RUNNING")
-        case "status":
-            client.set_terminated(run_id, event["status"], event["timestamp_ms"])
-
-
-def _dataset_input(value: dict[str, Any]) -> "DatasetInput":
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+def _dataset_input(data: Dataset) -> "DatasetInput":
+    from mlflow.entities import Dataset as MlflowDataset
+    from mlflow.entities import DatasetInput, InputTag
     from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
     from mlflow.utils.validation import MAX_DATASET_SOURCE_SIZE
 
-    source, profile = json.dumps({"origin": value["source"]}), json.dumps({"num_rows": value["pairs"]})
+    source, profile = json.dumps({"origin": data.source}), json.dumps({"num_rows": data.pairs})
     if len(source) > MAX_DATASET_SOURCE_SIZE:  # A corpus of hundreds of files; data/raw/manifest.json has them all.
-        parts = len(json.loads(value["source"]))
-        source = json.dumps({"origin": {"parts": parts, "sha256": sha256(value["source"].encode()).hexdigest()}})
-    dataset = Dataset(value["name"], value["digest"], "corpus", source, profile=profile)
-    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, value["context"])])
-
-
-def _run_with_id(client: "MlflowClient", run_id: str) -> "Run | None":
-    from mlflow.exceptions import MlflowException
-
-    if not run_id:
-        return None
-    try:
-        run = client.get_run(run_id)
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
-        raise
-    # A run that was deleted on its page is still found, but refuses events.
-    return run if run.info.lifecycle_stage == "active" else None
+        parts = len(json.loads(data.source))
+        source = json.dumps({"origin": {"parts": parts, "sha256": sha256(data.source.encode()).hexdigest()}})
+    dataset = MlflowDataset(data.name, data.digest, "corpus", source, profile=profile)
+    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, data.context)])

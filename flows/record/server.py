@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.journal import DESCRIPTION, FROM_TABLES
+from flows.record.run import DESCRIPTION, FINGERPRINT
 from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 _SERVERS = ("http://", "https://")
-REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+# Errors that a retry would meet again: a value that MLflow cannot store, a wrong password, a missing permission.
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "UNAUTHENTICATED", "PERMISSION_DENIED")
+_NOT_PERMITTED = (401, 403)
 PARENT_TAG = "mlflow.parentRunId"
-WAITS_FOR = "waits_for_journal"  # Tag of an empty run that takes the place of a training: the id of the journal that fills it.
+RECORD = "record"  # Tag of a run: the id of its record.
 # A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
 _TRANSFER_SECONDS = "120"
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -69,7 +71,7 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
 def reaching(uri: str) -> Iterator[None]:
     """Convert errors of MLflow, its database or the network in the block.
 
-    Raises `UserError`: 78 if MLflow refuses a value, 69 if it is unavailable.
+    Raises `UserError`: 78 if MLflow refuses a value or the login, 69 if it is unavailable.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -79,7 +81,8 @@ def reaching(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         if isinstance(error, OSError) and disk_error(error):
             raise  # Of this machine, not of MLflow.
-        if isinstance(error, MlflowException) and error.error_code in REFUSED:
+        status = getattr(getattr(error, "response", None), "status_code", None)  # Of an upload to the store of artifacts.
+        if status in _NOT_PERMITTED or (isinstance(error, MlflowException) and error.error_code in REFUSED):
             raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
         remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
         raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
@@ -126,15 +129,12 @@ def experiment_id(client: "MlflowClient") -> str:
 
 
 def find_training(client: "MlflowClient", fingerprint: str, identity: str = "") -> "Run | None":
-    """Return the run of the training with this fingerprint whose journal has this id, or that waits for it; None if there is none.
+    """Return the run of the training with this id, or else of one with this fingerprint; None if there is none.
 
     Without an id, the latest run is taken, of those that ended well if there is one. Several trainings may have one fingerprint: in two
     clones, with other `train.updates`, or started again and stopped.
     """
-    runs = search(client, f"tags.fingerprint = '{fingerprint}'")
-    if identity:
-        named = {run.data.tags.get("journal") or run.data.tags.get(WAITS_FOR): run for run in reversed(runs)}
-        return named.get(identity) or named.get(identity + FROM_TABLES)
+    runs = search(client, f"tags.{RECORD} = '{identity}'" if identity else f"tags.{FINGERPRINT} = '{fingerprint}'")
     return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process.paths import SCORES, locked_stages
-from flows.record.journal import NAME, Journal
+from flows.record.run import NAME, RunRecord
 from flows.record.tasks import read_scores, task_scored
 
 if TYPE_CHECKING:
@@ -69,15 +68,13 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], text_colu
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: tuple[str, str]) -> Path:
-    """Write the table to the journal of a run that is a child of `training` (fingerprint and run), and return the journal's path."""
-    journal = Journal(f"pipeline-{flow_run_id}", parent=training[0], parent_id=training[1])
+def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: tuple[str, str]) -> RunRecord:
+    """Write the record of a run with the table, a child of `training` (fingerprint and run)."""
+    run = RunRecord(id=f"pipeline-{flow_run_id}", parent=training[1] or training[0])
     done = {f"stage.{stage}": done for stage, done in zip(table["stage"], table["done"], strict=True)}
-    journal.tags(
-        {NAME: f"pipeline {flow_run}", "kind": "pipeline", "prefect_flow_run": flow_run, "prefect_flow_run_id": flow_run_id, **done}
-    )
+    run.tags |= {NAME: f"pipeline {flow_run}", "kind": "pipeline", "prefect_flow_run": flow_run, "prefect_flow_run_id": flow_run_id, **done}
     for name in table.columns[2:]:
-        journal.metrics(0, dict(zip(table["stage"], table[name], strict=True)), context=name)
-        journal.metrics(0, {name: table[name].sum()})
-    journal.end()
-    return journal.path
+        run.measure(0, dict(zip(table["stage"], table[name], strict=True)), context=name)
+        run.measure(0, {name: table[name].sum()})
+    run.end()
+    return run

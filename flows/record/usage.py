@@ -1,105 +1,84 @@
-"""The use of CPUs, memory and GPUs of each node of a training, sampled by a thread of the node's first rank.
+"""The use of CPUs, memory and GPUs of each node of a training, sampled by a thread of the node's first rank into a table of its own.
 
-Node 0 records its own samples and those of the other nodes, which it reads from torchrun's store. The metrics have the names of MLflow's
-own monitor, so that MLflow's page of system metrics shows them. That monitor cannot write to the journal: it asks the server about the run
-at every sample, and ends if there is no answer.
+The metrics have the names of MLflow's own monitor, so that MLflow's page of system metrics shows them. That monitor cannot write to a file:
+it asks the server about the run at every sample, and ends if there is no answer.
 """
 
-import itertools
-import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from pathlib import Path
 
 import psutil
-from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]  # Public, but not in its list of names.
 
 from flows.process.runner import in_background
-from flows.record.journal import SAMPLES, Journal
+from flows.record.run import CPU, RunRecord, read_record
+from transformer_core.errors import UserError
 
+# File in a training's state with the id of its record.
+RUN = "run"
 SECONDS_BETWEEN_SAMPLES = 10.0
 _TIMEOUT_SECONDS = 10.0
-_CPU = f"{SAMPLES}cpu_utilization_percentage"
 _GPU_FIELDS = "index,utilization.gpu,power.draw,memory.used,memory.total"
 _MEBIBYTE = 2**20
 
 
 @contextmanager
-def sampling(journal: Journal) -> Iterator[None]:
-    """Record the use of all nodes during the block. A resumed training continues the numbering of samples."""
-    nodes, steps = int(os.environ.get("GROUP_WORLD_SIZE", "1")), itertools.count(journal.next_step(_CPU))
-    store = _torchrun_store() if nodes > 1 else None
-
-    def record(sample: dict[str, float]) -> None:
-        journal.metrics(next(steps), sample | (_received(store, nodes) if store else {}))
-
-    with _sampled(record):
-        yield
-
-
-@contextmanager
-def reporting() -> Iterator[None]:
-    """Send the use of this node to node 0 during the block, if this process is the first rank of another node."""
-    node, local_rank = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    store = _torchrun_store() if node > 0 and local_rank == 0 else None
-    if store is None:
+def sampling(state: Path) -> Iterator[None]:
+    """Sample the use of this node during the block, if this process is its first rank, for the training with this state directory."""
+    if int(os.environ.get("LOCAL_RANK", "0")) > 0:
         yield
         return
 
-    def send(sample: dict[str, float]) -> None:
-        with suppress(DistError):  # Node 0 has ended.
-            store.set(_key(node), json.dumps(sample))
-
-    with _sampled(send):
-        yield
-
-
-@contextmanager
-def _sampled(take: Callable[[dict[str, float]], None]) -> Iterator[None]:
     def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
+        samples: _Samples | None = None
         while not stop.wait(SECONDS_BETWEEN_SAMPLES):
-            with suppress(OSError):  # On a full disk a sample is lost, and not all later ones.
-                take(_usage())
+            with suppress(OSError, UserError):  # On a full disk a sample is lost, and not all later ones.
+                if samples is None and (record := read_record((state / RUN).read_text(encoding="utf-8"))):
+                    samples = _Samples(record, int(os.environ.get("GROUP_RANK", "0")))
+                if samples is not None:
+                    samples.append(_usage())
 
     with in_background(sample, "usage", _TIMEOUT_SECONDS):
         yield
 
 
-def _torchrun_store() -> Store | None:
-    """Return a new connection to torchrun's store, or None if it cannot be reached."""
-    with suppress(DistError):
-        timeout = timedelta(seconds=_TIMEOUT_SECONDS)
-        return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout, wait_for_workers=False)
-    return None
+class _Samples:
+    """The table of a node's samples. A line of names precedes the first row, and rows with other columns, as of another machine."""
 
+    def __init__(self, record: RunRecord, node: int) -> None:
+        self._path, self._start_ms = record.folder / f"machine-{node}.csv", record.start_ms
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if not content.endswith(b"\n"):  # A kill or a full disk has cut off the last line.
+            self._path.write_bytes(content[: content.rfind(b"\n") + 1])
+        self._next = sum(line[:1].isdigit() for line in content.split(b"\n")[:-1])
+        self._columns = ""
 
-def _received(store: Store, nodes: int) -> dict[str, float]:
-    """Return the new samples of the other nodes, with the node in the names."""
-    values: dict[str, float] = {}
-    with suppress(DistError):
-        for node in range(1, nodes):
-            if store.check([_key(node)]):
-                sample = json.loads(store.get(_key(node)))
-                values |= {name.replace(SAMPLES, f"{SAMPLES}node_{node}/", 1): value for name, value in sample.items()}
-                store.delete_key(_key(node))
-    return values
-
-
-def _key(node: int) -> str:
-    return f"usage/{node}"
+    def append(self, values: Mapping[str, float]) -> None:
+        """Append a row, whole or not at all."""
+        columns = ",".join(["sample", "seconds", *values])
+        row = ",".join(map(str, [self._next, round(time.time() - self._start_ms / 1000, 1), *values.values()]))
+        size = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{row}\n" if columns == self._columns else f"{columns}\n{row}\n")
+        except OSError:
+            os.truncate(self._path, size)
+            raise
+        self._columns, self._next = columns, self._next + 1
 
 
 def _usage() -> dict[str, float]:
     """Return the use of CPUs, memory and all GPUs of this machine."""
     memory = psutil.virtual_memory()
     return {
-        _CPU: psutil.cpu_percent(),
-        f"{SAMPLES}system_memory_usage_megabytes": round(memory.used / 1e6, 1),
-        f"{SAMPLES}system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
+        CPU: psutil.cpu_percent(),
+        "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        "system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
         **_gpu_usage(),
     }
 
@@ -117,7 +96,7 @@ def _gpu_usage() -> dict[str, float]:
         if len(fields) != _GPU_FIELDS.count(",") + 1:  # A message in place of a GPU that does not answer.
             continue
         index, utilization, watts, used, total = fields
-        gpu = f"{SAMPLES}gpu_{index}"
+        gpu = f"gpu_{index}"
         with suppress(ValueError):
             values[f"{gpu}_utilization_percentage"] = float(utilization)
         with suppress(ValueError):

@@ -12,8 +12,8 @@ from typing import Any
 from flows.process import paths
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
-from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, journal_of, read_events
 from flows.record.lineage import datasets, lineage
+from flows.record.run import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
 from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
@@ -30,7 +30,7 @@ PROVENANCE = ("made", "machine")
 
 
 def run(params: Params) -> str:
-    """Score the outputs, write score files, report and journal, and print the table."""
+    """Score the outputs, write score files, report and record, and print the table."""
     scoring, began = scoring_of(params.download.task), time.monotonic()
     report = gather(params, scoring)
     seconds = {**report.seconds, "evaluate": time.monotonic() - began}
@@ -133,10 +133,9 @@ def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
 
 
 def training_tags(training: Mapping[str, Any]) -> dict[str, str]:
-    """Return the training's tags from its journal; empty if the training came from a cache."""
-    journal = journal_of(training["fingerprint"], training["run"])
-    tags = [event["values"] for event in read_events(journal) if event["type"] == "tags"] if journal else []
-    return without_mlflow_tags({name: value for values in tags for name, value in values.items()})
+    """Return the training's tags from its record; empty if the training came from a cache."""
+    record = read_record(identity_of(training))
+    return without_mlflow_tags(record.tags) if record else {}
 
 
 def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -189,7 +188,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
-    """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, settings and scores."""
+    """Write the record of this evaluation, a child of the training's run; its id is a hash of that run, outputs, settings and scores."""
     hypotheses = [paths.DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
     for path in hypotheses:
@@ -201,27 +200,24 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     digest.update(json.dumps([scores, settings, training["fingerprint"], training["run"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
-    journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"], parent_id=training["run"])
+    run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
-    journal.parameters({**settings, **described})
-    journal.inputs(datasets(report.manifest, *splits_beside_test(report.manifest), "test"))
-    journal.tags(
-        {
-            **lineage(),
-            "kind": "evaluation",
-            "corpus": scores["corpus"],
-            NAME: f"{scoring.task.run_name(scores)}, {searched}",
-            DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
-            f"**{scoring.task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
-        }
-    )
+    run.parameters = flatten({**settings, **described})
+    run.inputs = datasets(report.manifest, *splits_beside_test(report.manifest), "test")
+    run.tags = {
+        **lineage(),
+        "kind": "evaluation",
+        "corpus": scores["corpus"],
+        NAME: f"{scoring.task.run_name(scores)}, {searched}",
+        DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
+        f"**{scoring.task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
+    }
     test = report.scores["test"]
-    journal.metrics(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
-    journal.metrics(training["updates"], scores["valid"], context="valid")
+    run.measure(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
+    run.measure(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
-        journal.metrics(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
-    for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH):
-        journal.artifact(path)
+        run.measure(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
+    run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH])
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
-        journal.artifact(paths.RAW / f"test.{report.manifest[side]}", folder)
-    journal.end()
+        run.attach_files([paths.RAW / f"test.{report.manifest[side]}"], folder)
+    run.end()

@@ -6,33 +6,35 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 
 import os
 import shutil
-import time
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Run
+from mlflow.entities import LoggedModel, Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
+from flows.process.runner import echo
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, SCORES_STEP, Journal, journal_beside, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
-from flows.record.registry import EVALUATION, address_of, card, decide, register, undecided
-from flows.record.sending import sync
-from flows.record.server import connect, find_training, reaching, run_link, ui_command
+from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
+from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, RUN_FILE, SCORES_STEP, RunRecord, identity_of, now_ms, read_record
+from flows.record.sending import Sender, send_all
+from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
 from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
-from transformer_core.errors import UserError, writing
+from transformer_core.errors import first_line, writing
 from transformer_core.evaluation.pages import with_verdict
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
-from transformer_core.files import DVC_EXPERIMENT, new_file, read_numbers, sha256_of, write_json
+from transformer_core.files import DVC_EXPERIMENT, new_directory, read_numbers, sha256_of, write_json
 from transformer_core.tasks import Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
@@ -43,45 +45,51 @@ REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safete
 
 
 def run(params: Params) -> str:
-    """Send the journals, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
+    """Send the records, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
 
-    Raises `UserError`: as `read_manifest`; 69, MLflow is unreachable. Scores and report exist all the same.
+    A publish that was killed, or that runs again, finishes the version that it has registered.
+
+    Raises `UserError`: as `read_manifest`; 69, MLflow is unreachable; 78, it refuses. Scores and report exist all the same.
     """
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
-    made_by, settings = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
+    settings = PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
     task = params.download.task
     scoring, scores = scoring_of(task), read_scores(task)
     hypotheses, references, sources = read_aligned(
         paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     )
     name, uri = params.publish.name, tracking_uri(params.machine)
+    record = training_record(params, config["training"])
+    add_result(record, params, manifest, scores, scoring)
     with reaching(uri):
-        client = connect(uri, transfers=True)
-        sync(uri)
-        training = training_run(client, uri, params, made_by["fingerprint"], made_by.get("run", ""))
-        log_scores(client, training, scores, scoring)
-        finish_training(client, training, params, manifest, scores, task)
+        sender = Sender(uri, transfers=True)
+        client, training = sender.client, sender.send(record)
+        send_others(uri)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
-        tags = version_tags(scores, task, training)
-        version = undecided(client, name, training.info.run_id, tags)
+        tags = version_tags(scores, task, record.tags[FINGERPRINT])
+        version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
-            model = log_model(client, uri, settings, training, made_by["updates"])
-            score_model(client, training.info.run_id, str(model.model_id), scoring)
-            version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, version, scoring, sources, hypotheses, references)
+            model = logged_before(client, training, tags) or log_model(uri, settings, training, config["training"]["updates"], tags)
+            score_model(client, training.info.run_id, str(model.model_id), record, scoring)
+            version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
+        decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
+        decision = decided or decide(client, version, scoring, sources, hypotheses, references)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
         page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
-        client.log_text(training.info.run_id, page, f"{EVALUATION}/{paths.REPORT.name}")
-        client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
-        if decision.alias:
+        record.attach(f"{EVALUATION}/{paths.REPORT.name}", page.encode())
+        record.write()
+        sender.send(record)
+        if decided is None:
+            client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
+        if decided is None and decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
         write_json(paths.PUBLISHED, {**published, **decision.tags()})
-        for key, value in decision.tags().items():  # At the end: `undecided` finds a version without them.
+        for key, value in reversed(decision.tags().items()):  # The decision itself last.
             client.set_model_version_tag(name, version.version, key, value)
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
@@ -95,113 +103,103 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
-def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str, identity: str = "") -> Run:
-    """The run of the model's training.
+def training_record(params: Params, training: Mapping[str, Any]) -> RunRecord:
+    """Return the record of the model's training, of which `training` is in its config.json.
 
-    It is sent again if MLflow has lost it, and made from its CSV files if there is no journal because DVC took the training from its cache.
+    If there is none here, because DVC took the training from its cache, it is made from the CSV files, as if it had ended now.
     """
-    found = find_training(client, fingerprint, identity)
-    if found is None or "journal" not in found.data.tags:
-        journal = journal_of(fingerprint, identity)
-        if journal:
-            position_file(journal).unlink(missing_ok=True)
-        else:
-            journal_from_tables(fingerprint, params, identity)
-        sync(uri)
-        found = find_training(client, fingerprint, identity)
-    if found is None:
-        raise UserError(f"MLflow at {uri}: the run of training {fingerprint[:12]} was deleted", "Restore it there, or train again.")
-    return found
+    identity = identity_of(training)
+    if record := read_record(identity):
+        return record
+    seconds = max(row["seconds"] for row in read_numbers(paths.UPDATES))
+    end_ms = now_ms()
+    record = RunRecord(id=identity, start_ms=end_ms - round(1000 * seconds), end_ms=end_ms, status="FINISHED")
+    record.score = params.download.task.key
+    describe_training(record, params)
+    record.tags |= {FINGERPRINT: training["fingerprint"], "filled_from": paths.TRAINING.as_posix()}
+    with new_directory(record.folder) as folder:
+        for table in (paths.UPDATES, paths.VALIDATION):
+            shutil.copyfile(table, folder / table.name)
+        write_json(folder / RUN_FILE, record.model_dump())
+    return record
 
 
-def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None:
-    """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now.
-
-    All of it or nothing: half a journal, of a publish that was killed, would be sent and count as the whole.
-    """
-    path = journal_beside(fingerprint, identity)
-    position_file(path).unlink(missing_ok=True)  # Of an earlier journal of this name and id, which was removed without it.
-    with new_file(path) as unfinished:
-        journal = Journal(fingerprint, identity=identity + FROM_TABLES if identity else None, path=unfinished)
-        describe_training(journal, params)
-        journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
-        for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):
-            for row in read_numbers(path):
-                if context == "valid":
-                    del row["seconds"]
-                    row[params.download.task.key] = row.pop(paths.VALIDATION_SCORE)
-                journal.metrics(int(row.pop("update")), row, context)
-        journal.end()
+def add_result(record: RunRecord, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], scoring: Scoring) -> None:
+    """Add the result to the record of the training: to its name and text, as metrics, and as report and outputs."""
+    result = f"**{scoring.task.headline(scores)}** on {scores['lines']:,} lines of test ({scores['signature']})."
+    record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
+    record.tags[DESCRIPTION] = f"{training_description(params, manifest)}\n\n{result}"
+    record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
+    record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
+    record.write()
 
 
-def log_model(client: MlflowClient, uri: str, settings: Decode, training: Run, updates: int) -> ModelInfo:
-    """Log the model directory, whose search is `settings`, as a pyfunc in the training's run.
+def send_others(uri: str) -> None:
+    """Send the other records, such as the evaluation's. A fault of one of them keeps no model from the registry."""
+    try:
+        send_all(uri)
+    except Exception as error:
+        echo(f"MLflow at {uri}: a record was not sent ({first_line(error)}). See: python -m flows.tracking sync", sys.stderr)
 
-    The end of the run is kept, also after a publish that was killed here.
-    """
+
+def logged_before(client: MlflowClient, training: Run, tags: Mapping[str, str]) -> LoggedModel | None:
+    """Return the model that a publish has logged whole with these tags and, because it was killed, not registered."""
+    models = client.search_logged_models([training.info.experiment_id], f"source_run_id = '{training.info.run_id}'")
+    return next((model for model in models if model.status == "READY" and model.tags.items() >= tags.items()), None)
+
+
+def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str]) -> ModelInfo:
+    """Log the model directory, whose search is `settings`, as a pyfunc in the training's run, which the sender then ends again."""
     search = settings.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
     mlflow.set_tracking_uri(uri)
-    mlflow.start_run(run_id=training.info.run_id)
-    try:
-        with TemporaryDirectory() as temporary, writing(temporary):
-            # A copy: the files may be links into DVC's cache (cache.type symlink), which MLflow refuses because they leave the folder.
-            directory = shutil.copytree(paths.AVERAGED, Path(temporary) / paths.AVERAGED.name)
-            evaluation = Path(temporary) / EVALUATION
-            evaluation.mkdir()
-            shutil.copyfile(paths.DECODED / paths.HYPOTHESES, evaluation / paths.HYPOTHESES)
-            logged: ModelInfo = mlflow.pyfunc.log_model(
-                name=LOGGED_NAME,
-                python_model=str(SERVED_MODEL),
-                artifacts={"model": str(directory), "evaluation": str(evaluation)},
-                code_paths=[str(Path(transformer_core.__file__).parent)],
-                # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-                input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
-                pip_requirements=requirements(),
-                step=updates,
-            )
-    finally:
-        mlflow.end_run()
-        status = "FINISHED" if training.info.status == "RUNNING" else training.info.status
-        client.set_terminated(training.info.run_id, status, training.info.end_time)
+    with mlflow.start_run(run_id=training.info.run_id), TemporaryDirectory() as temporary, writing(temporary):
+        # A copy: the files may be links into DVC's cache (cache.type symlink), which MLflow refuses because they leave the folder.
+        directory = shutil.copytree(paths.AVERAGED, Path(temporary) / paths.AVERAGED.name)
+        evaluation = Path(temporary) / EVALUATION
+        evaluation.mkdir()
+        shutil.copyfile(paths.DECODED / paths.HYPOTHESES, evaluation / paths.HYPOTHESES)
+        logged: ModelInfo = mlflow.pyfunc.log_model(
+            name=LOGGED_NAME,
+            python_model=str(SERVED_MODEL),
+            artifacts={"model": str(directory), "evaluation": str(evaluation)},
+            code_paths=[str(packed(Path(temporary)))],
+            # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
+            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
+            pip_requirements=requirements(),
+            step=updates,
+            tags=dict(tags),
+        )
     return logged
 
 
-def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[str, str]:
+def packed(folder: Path) -> Path:
+    """Write the package of the models as two files into `folder`: MLflow uploads a file at a time, and the package has more than 150."""
+    source = Path(transformer_core.__file__).parent
+    package = folder / source.name
+    package.mkdir()
+    with ZipFile(package / "modules.zip", "w") as archive:
+        for file in sorted(file for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"):
+            archive.write(file, file.relative_to(source))
+    (package / "__init__.py").write_text("__path__ = [__file__.removesuffix('__init__.py') + 'modules.zip']\n", encoding="utf-8")
+    return package
+
+
+def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal."""
     return {
         **{key: str(scores[key]) for key in (task.key, "corpus", "signature")},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
-        "fingerprint": training.data.tags["fingerprint"],
+        "fingerprint": fingerprint,
     }
 
 
-def log_scores(client: MlflowClient, training: Run, scores: Mapping[str, Any], scoring: Scoring) -> None:
-    """Log scores of the test set as metrics of the training."""
-    now = time.time_ns() // 1_000_000
-    keys = [score.key for score in scoring.scores]
-    changed = [name for name in keys if name in scores and training.data.metrics.get(name) != scores[name]]
-    client.log_batch(training.info.run_id, metrics=[Metric(name, scores[name], now, SCORES_STEP) for name in changed])
-
-
-def score_model(client: MlflowClient, run_id: str, model_id: str, scoring: Scoring) -> None:
+def score_model(client: MlflowClient, run_id: str, model_id: str, record: RunRecord, scoring: Scoring) -> None:
     """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
-    last = [history[-1] for score in scoring.scores if (history := client.get_metric_history(run_id, score.key))]
-    of_model = [Metric(score.key, score.value, score.timestamp, score.step, model_id=model_id, run_id=run_id) for score in last]
+    scores = {score.key: record.metrics[score.key] for score in scoring.scores if score.key in record.metrics}
+    of_model = [Metric(key, score.value, score.time_ms, score.step, model_id=model_id, run_id=run_id) for key, score in scores.items()]
     client.log_batch(run_id, metrics=of_model)
-
-
-def finish_training(
-    client: MlflowClient, training: Run, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], task: Task
-) -> None:
-    """Add the result to the page of the training: to its name and text, and as report and outputs."""
-    run_id, headline = training.info.run_id, task.headline(scores)
-    client.update_run(run_id, name=f"{task.run_name(scores)}, {training_name(params)}")
-    result = f"{BEFORE_RESULT}**{headline}** on {scores['lines']:,} lines of test ({scores['signature']})."
-    client.set_tag(run_id, DESCRIPTION, f"{training_description(params, manifest)}{result}")
-    for path in (paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES):
-        client.log_artifact(run_id, str(path), EVALUATION)
 
 
 def requirements() -> list[str]:

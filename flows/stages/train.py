@@ -13,14 +13,15 @@ from pathlib import Path
 from flows.places.group import NodeGroup
 from flows.places.ranks import launch
 from flows.process import paths
-from flows.process.progress import resumed_line
 from flows.process.gpus import free_gpus
+from flows.process.progress import resumed_line
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
 from flows.record.documents import read_manifest
 from flows.record.finished import mark_finished, name_stopped_trainings, only_outputs_are_missing
-from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
-from flows.record.usage import reporting
+from flows.record.recorder import TABLES, fingerprint_of, recording
+from flows.record.run import records
+from flows.record.usage import RUN, sampling
 from transformer_core.config import MEASURES, MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested, resolve
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
@@ -129,8 +130,6 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         parameters, recorder = sum(parameter.numel() for parameter in model.parameters()), None
         if rank.index == 0:
             recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters))
-        else:
-            stack.enter_context(reporting())
         split, subword = open_split(paths.BINARIZED / "train"), Subword.load(paths.SUBWORD_MODEL)
         references = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
         if params.bpe.lowercase:  # A model of lowercase text outputs lowercase text.
@@ -152,6 +151,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
         )
         resumed = trainer.resume()
+        stack.enter_context(sampling(state))  # The ranks have met, so the first one has begun the record.
         if rank.index == 0:  # A finished training may go on to a later end. If it has reached its end, `run` writes the file again.
             for file in (STORED, FINISHED):
                 (state / file).unlink(missing_ok=True)
@@ -203,8 +203,8 @@ def _check_positions(model: TranslationModel) -> None:
 
 
 def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Progress, parameters: int) -> None:
-    """Fill DVC's outputs from the state, which is kept until DVC has stored them."""
-    meta, seconds = read_meta(paths.BINARIZED / "train"), round(progress.seconds, 1)
+    """Fill DVC's outputs from the state, which is kept until DVC has stored them, and the record."""
+    meta, seconds, run = read_meta(paths.BINARIZED / "train"), round(progress.seconds, 1), (state / RUN).read_text(encoding="utf-8")
     config = ModelConfig(
         model=resolve(params.model),
         vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),
@@ -212,7 +212,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
         target=meta.target,
         training=Training(
             fingerprint=fingerprint,
-            run=(state / JOURNAL_ID).read_text(encoding="utf-8"),
+            run=run,
             updates=progress.update,
             target_tokens=progress.target_tokens,
             seconds=seconds,
@@ -224,7 +224,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
         write_json(checkpoints / paths.CHECKPOINT_SCORES.name, {"best_by": params.train.best_by, "scores": progress.scores})
     paths.TRAINING.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
-        shutil.copyfile(state / table.name, table)
+        shutil.copyfile(records() / run / table.name, table)
     last = read_numbers(paths.VALIDATION)[-1]
     write_json(
         paths.TRAINING_METRICS,

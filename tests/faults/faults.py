@@ -273,7 +273,7 @@ FAULTS: Mapping[str, Fault] = {
     "damaged checkpoint": Fault(damaged("models/checkpoints/*"), STAGES[5:]),
     "damaged model": Fault(damaged("models/averaged/*"), STAGES[6:]),
     "damaged hypotheses": Fault(damaged("results/decode/*"), STAGES[7:]),
-    "damaged journal": Fault(damaged(".state/journal/*"), STAGES[5:]),
+    "damaged record": Fault(damaged(".state/record/*/*"), STAGES[5:]),
     "damaged report of an exit or a time": Fault(damaged(".state/exit/*", ".state/times/*"), STAGES[1:]),
     "damaged dvc.lock": Fault(damaged("dvc.lock"), STAGES[1:]),
     "damaged cache": Fault(damaged(".dvc/cache/files/**/*"), STAGES[1:]),

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
+from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING, UPDATES
+from flows.record.run import FINGERPRINT as FINGERPRINT_TAG
+from flows.record.run import RunRecord
 from flows.record.server import connect, find_training
 from flows.stages import publish
 from tests.models.on_disk import SMALL, write_model
@@ -65,7 +68,7 @@ def before_publish(model_directory: Path) -> None:
     write_lines(RAW / "test.de", REFERENCES)
     write_lines(DECODED / "test.hyp", REFERENCES)
     TRAINING.mkdir()
-    (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
+    (TRAINING / "updates.csv").write_text("update,loss,seconds\n1,3.5,1\n2,3.0,2\n3,2.5,3\n")
     (TRAINING / "validation.csv").write_text("update,nll,score,seconds\n3,2.75,12.5,0.5\n")
 
 
@@ -80,11 +83,27 @@ def publish_in(folder: Path, model_directory: Path, patch: pytest.MonkeyPatch) -
     publish.run(load_params())
 
 
+def recorded(identity: str = FINGERPRINT, losses: Sequence[float] = (), fingerprint: str = FINGERPRINT, first: int = 1) -> RunRecord:
+    """Write the record of a training that goes on, with these losses at the updates from `first` on."""
+    record = RunRecord(id=identity, tags={FINGERPRINT_TAG: fingerprint}, score="bleu")
+    record.write()
+    add_losses(record, losses, first)
+    return record
+
+
+def add_losses(record: RunRecord, losses: Sequence[float], first: int = 1) -> None:
+    table = record.folder / UPDATES.name
+    if not table.exists():
+        table.write_text("update,loss,seconds\n")
+    with table.open("a") as file:
+        file.writelines(f"{update},{loss},{update / 4}\n" for update, loss in enumerate(losses, first))
+
+
 def training(client: MlflowClient, fingerprint: str = FINGERPRINT) -> Run:
     run = find_training(client, fingerprint)
     assert run is not None
     return run
 
 
-def points(client: MlflowClient, name: str = "loss", fingerprint: str = FINGERPRINT) -> list[tuple[int, float]]:
+def points(client: MlflowClient, name: str = "train/loss", fingerprint: str = FINGERPRINT) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in client.get_metric_history(training(client, fingerprint).info.run_id, name)]

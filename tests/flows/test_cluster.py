@@ -25,8 +25,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Completed, Crashed, Running
 from safetensors.torch import load_file
 
-from flows.places import pools
 from flows.pipeline import pipeline
+from flows.places import pools
 from flows.process.child import grace_seconds
 from flows.process.paths import stages
 from flows.sweep import sweep

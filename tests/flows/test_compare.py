@@ -1,4 +1,4 @@
-"""python -m flows.compare, on runs that went through the journal into a real MLflow record."""
+"""python -m flows.compare, on runs that went through the sender into a real MLflow record."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 from flows.compare import main
 from flows.record import server
-from flows.record.journal import Journal
+from flows.record.run import NAME, RunRecord, flatten
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training
 from flows.stages import evaluate as stage
@@ -54,24 +54,24 @@ def store() -> str:
 
 def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
     """Record an evaluation as the stage does."""
-    journal = Journal(name, parent=fingerprint)
-    journal.tags({"kind": "evaluation"})
+    record = RunRecord(id=name, parent=fingerprint, tags={NAME: name, "kind": "evaluation"})
     digest = sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
-    journal.parameters({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
-    journal.metrics(40, {"bleu": 50.0 + beam})
+    record.parameters = flatten({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
+    record.measure(40, {"bleu": 50.0 + beam})
     if hypotheses is not None:
         write_lines(Path("results/decode/test.hyp"), hypotheses)
-        journal.artifact(Path("results/decode/test.hyp"))
-    journal.end()
+        record.attach_files([Path("results/decode/test.hyp")])
+    record.end()
     sync(store())
 
 
-def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,)) -> None:
-    journal = Journal(fingerprint)
+def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,), identity: str = "", **valid: float) -> None:
+    record = RunRecord(id=identity or fingerprint, tags={NAME: fingerprint, "fingerprint": fingerprint})
+    record.measure(20, valid, context="valid")
     for updates in ends:
-        journal.parameters({"train": {"warmup": warmup, "updates": updates}})
-    journal.end()
-    sync(store())
+        record.parameters = flatten({"train": {"warmup": warmup, "updates": updates}})
+        record.end()
+        sync(store())
 
 
 def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> None:
@@ -92,9 +92,7 @@ def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> No
 
 def test_a_page_is_written_with_the_curves_of_both_trainings(compare: Compare, tmp_path: Path) -> None:
     for fingerprint, perplexity in (("abc123", 9.0), ("def456", 5.0)):
-        journal = Journal(fingerprint)
-        journal.metrics(20, {"perplexity": perplexity}, context="valid")
-        journal.end()
+        train(fingerprint, perplexity=perplexity)
     evaluate("evaluation-1", "abc123", BAD)
     evaluate("evaluation-2", "def456", GOOD)
     file = tmp_path / "new/compared.html"
@@ -154,21 +152,18 @@ def test_an_evaluation_whose_training_was_recorded_elsewhere_is_compared(compare
 
 def test_a_training_forced_again_is_the_latest(compare: Compare) -> None:
     for evaluation, hypotheses in (("evaluation-1", BAD), ("evaluation-2", GOOD)):
-        train("abc123")
-        evaluate(evaluation, "abc123", hypotheses)
-    stopped = Journal("abc123")
-    stopped.end("KILLED")
+        train("abc123", identity=f"of-{evaluation}")
+        evaluate(evaluation, f"of-{evaluation}", hypotheses)
+    RunRecord(id="stopped", tags={NAME: "abc123", "fingerprint": "abc123"}).end("KILLED")
     sync(store())
     assert compare("abc123", "evaluation-1").startswith("A is evaluation-2, of abc123 (")
 
 
 def test_a_repeated_training_has_the_evaluation_that_stage_evaluate_did_not_repeat(compare: Compare) -> None:
     """The third training, with other code, has other scores."""
-    for nll in (2.0, 2.0, 1.5):
-        journal = Journal("abc123")
-        journal.metrics(40, {"nll": nll}, context="valid")
-        journal.end()
-        evaluate("evaluation-1", "abc123", GOOD)  # A child of the first run, as its journal has one parent.
+    for identity, nll in (("first", 2.0), ("second", 2.0), ("third", 1.5)):
+        train("abc123", identity=identity, nll=nll)
+        evaluate("evaluation-1", "first", GOOD)
         if nll == 2.0:
             assert compare("abc123", "evaluation-1").startswith("A is evaluation-1, of abc123 (")
     assert (
@@ -199,10 +194,10 @@ def test_a_run_that_cannot_be_compared_is_one_line(compare: Compare) -> None:
     evaluate("evaluation-1", "abc123", GOOD)
     evaluate("evaluation-2", "abc123", None)
     evaluate("evaluation-3", "abc123", BAD, references_sha256="0" * 64)
-    journal = Journal("evaluation-4", parent="abc123")
-    journal.tags({"kind": "evaluation"})
-    journal.artifact(Path("results/decode/test.hyp"))
-    Journal("row-1", parent="abc123").tags({"kind": "row"})
+    record = RunRecord(id="evaluation-4", parent="abc123", tags={NAME: "evaluation-4", "kind": "evaluation"})
+    record.attach_files([Path("results/decode/test.hyp")])
+    record.end()
+    RunRecord(id="row-1", parent="abc123", tags={NAME: "row-1", "kind": "row"}).end()
     sync(store())
     for run, code, line in REFUSED:
         assert compare("evaluation-1", run, code=code) == line

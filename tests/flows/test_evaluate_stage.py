@@ -11,7 +11,7 @@ import pytest
 
 from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
-from flows.record.journal import JOURNALS, Event, Journal, read_events
+from flows.record.run import RunRecord, read_record, records
 from flows.stages.evaluate import attention_of, cost_of, gather, run
 from tests.evaluation.test_report import a_report
 from tests.flows.stages import changed, stage_here
@@ -68,9 +68,10 @@ def lay_out(root: Path) -> None:
     put_model(Transformer(SIZE, VOCAB), root)
 
 
-def journal() -> list[Event]:
-    (path,) = JOURNALS.glob("evaluation-*.jsonl")
-    return list(read_events(path))
+def recorded() -> list[RunRecord]:
+    """The records of evaluations, the earliest first."""
+    found = [record for path in records().glob("evaluation-*") if (record := read_record(path.name))]
+    return sorted(found, key=lambda record: record.start_ms)
 
 
 def put_model(model: Transformer | Recurrent, root: Path) -> None:
@@ -137,9 +138,9 @@ def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
     others = {"valid": {"bleu": 66.97}, "test_more": {"bleu": 100.0}, "last_checkpoint": {"perplexity": 7.39}, "minutes": 2.5}
     assert read_json(METRICS) == of_test | others
     assert '<th scope="row">test_more</th>' in (here / "results/report.html").read_text(encoding="utf-8")
-    events = journal()
-    assert any(event.get("values", {}).get("test_more/bleu") == 100.0 for event in events if event.get("type") == "metrics")
-    assert "test_more.hyp" in [Path(event["path"]).name for event in events if event["type"] == "artifact"]
+    (record,) = recorded()
+    assert record.metrics["test_more/bleu"].value == 100.0
+    assert "test_more.hyp" in record.artifacts
 
 
 def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Params) -> None:
@@ -156,24 +157,23 @@ def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Para
 
 
 @pytest.mark.usefixtures("here")
-def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
+def test_the_record_is_that_of_a_child_run_of_the_training(params: Params) -> None:
     run(params)
-    events = journal()
-    assert events[0]["parent"] == "f00d"
-    values = {event["type"]: event["values"] for event in events if "values" in event}
-    assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny"}.items()
-    assert values["tags"]["mlflow.runName"] == "66.97 BLEU, beam 4, alpha 0.6"
-    assert values["parameters"].items() >= {"average.count": "5", "decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
-    inputs = [(data["name"], data["context"]) for data in values["inputs"]]
+    (record,) = recorded()
+    assert (record.parent, record.status) == ("f00d", "FINISHED")
+    assert record.tags.items() >= {"kind": "evaluation", "corpus": "tiny"}.items()
+    assert record.tags["mlflow.runName"] == "66.97 BLEU, beam 4, alpha 0.6"
+    assert record.parameters.items() >= {"average.count": "5", "decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
+    inputs = [(data.name, data.context) for data in record.inputs]
     assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
-    assert not {"decode.made", "decode.machine"} & values["parameters"].keys()
-    assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
+    assert not {"decode.made", "decode.machine"} & record.parameters.keys()
+    assert record.parameters["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     written = read_json(SCORES)
     scores = {key: written[key] for score in (*SCORING.scores, *SCORING.shares) for key in score.keys} | {"paper_bleu": 66.97}
-    assert scores in [event.get("values") for event in events if event.get("step") == 0]
-    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "test.en", "test.de"]
-    assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == artifacts
-    assert events[-1]["status"] == "FINISHED"
+    assert {name: score.value for name, score in record.metrics.items() if score.step == 0} == scores
+    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "sources/test.en", "references/test.de"]
+    assert list(record.artifacts) == artifacts
+    assert all((record.folder / "artifacts" / name).is_file() for name in artifacts)
 
 
 def test_another_search_training_or_output_is_another_run_but_not_another_day_or_machine(here: Path, params: Params) -> None:
@@ -190,9 +190,8 @@ def test_another_search_training_or_output_is_another_run_but_not_another_day_or
         assert old in text
         write(path, text.replace(old, new))
         run(params)
-        journals = list((here / JOURNALS).glob("evaluation-*.jsonl"))
-        assert len(journals) == runs
-    assert sorted(next(read_events(path))["parent_id"] for path in journals) == ["", "", "", "c0ffee"]
+        assert len(recorded()) == runs
+    assert [record.parent for record in recorded()] == ["f00d", "f00d", "f00d", "c0ffee"]
 
 
 def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_scored(here: Path, params: Params) -> None:
@@ -236,7 +235,7 @@ def test_the_report_is_given_what_the_stages_before_left(here: Path, params: Par
     record_seconds("decode", changed(params, "decode", beam=9), 56.78)  # With other settings.
     lock = "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n"
     write(here / "dvc.lock", lock)
-    Journal("f00d").tags({"devices": "8 x cuda", "mlflow.runName": "a name"})
+    RunRecord(id="f00d", tags={"devices": "8 x cuda", "mlflow.runName": "a name"}).write()
     assert gather(params, SCORING).lineage.outputs == {}  # DVC does not run the stage.
     monkeypatch.setenv("DVC_STAGE", "evaluate")
     report = gather(changed(params, "evaluate", examples=2), SCORING)
@@ -343,8 +342,8 @@ def test_trees_are_scored_by_their_brackets_and_drawn(capsys: pytest.CaptureFixt
     assert closing == "F1 58.82 on the test set of tiny: results/report.html"
     assert "33.3% repaired into a tree" in capsys.readouterr().out
     assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-10,3,58.82\n"
-    tags = next(event["values"] for event in journal() if event["type"] == "tags")
-    assert tags["mlflow.runName"].startswith("58.82 F1, beam 4")
+    (record,) = recorded()
+    assert record.tags["mlflow.runName"].startswith("58.82 F1, beam 4")
     html = Path("results/report.html").read_text(encoding="utf-8")
     drawn = [alt for alt, _ in pictures_of(html) if "tree" in alt]
     assert drawn == ["Gold tree", "The model's tree", "Gold tree", "The model's tree", "Gold tree and the model's"]

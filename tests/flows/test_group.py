@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from flows.places.group import NodeGroup, address_towards, free_port
-from flows.record.journal import JOURNALS
 from tests.flows.test_train_stage import prepare
 from tests.refusals import refused
 from tests.waiting import wait_for
@@ -118,10 +117,6 @@ def wait_until_training(process: "subprocess.Popen[str]") -> None:
     raise AssertionError("it ended before an update")
 
 
-def journals(folder: Path) -> list[str]:
-    return [path.read_text(encoding="utf-8") for path in (folder / JOURNALS).glob("*.jsonl")]
-
-
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Exit code and last line of the output."""
     output = process.communicate(timeout=300)[1]
@@ -139,7 +134,7 @@ def test_a_node_gives_up_waiting_for_the_others(nodes: Nodes) -> None:
 def test_a_group_stops_and_saves_together(nodes: Nodes, tmp_path: Path) -> None:
     both = [nodes.start(rank, tmp_path / "shared") for rank in (0, 1)]
     wait_until_training(both[0])
-    wait_for(lambda: any("system/node_1/cpu_utilization_percentage" in text for text in journals(tmp_path / "0")), process=both[0])
+    wait_for(lambda: list(tmp_path.glob("shared/record/*/machine-1.csv")), process=both[0])
     both[1].terminate()  # either of them
     codes, output = zip(*map(ended, both), strict=True)
     assert codes == (75, 75), output

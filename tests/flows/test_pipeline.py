@@ -27,7 +27,7 @@ from flows.process.child import TimeLimitError, grace_seconds
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.runner import StageError
 from flows.record.documents import CHECKPOINT_CONFIG
-from flows.record.journal import Journal
+from flows.record.run import RunRecord
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
@@ -363,7 +363,7 @@ def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Mlflo
     """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
-    Journal("f00d")
+    RunRecord(id="c0ffee", tags={"fingerprint": "f00d"}).end()
     sync(mlflow_store)
     client = connect(mlflow_store)
     run = find_training(client, "f00d")
@@ -394,9 +394,8 @@ def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tm
     assert trained() is None
     write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "updates": 3}})
     assert trained() == ("f00d", "")
-    assert [training_link(machine, of) for of in (("beef", ""), ("f00d", "c0ffee"))] == ["", ""]
-    journal = published[0].get_run(published[1]).data.tags["journal"]
-    for run in ("", journal):
+    assert [training_link(machine, of) for of in (("beef", ""), ("f00d", "beef"))] == ["", ""]
+    for run in ("", "c0ffee"):
         write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "run": run, "updates": 3}})
         assert training_link(machine, trained() or ("", "")).partition("?")[0].endswith(f"/runs/{published[1]}")
 
@@ -405,7 +404,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
     client, training = published
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
     for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(table_of(done, price), "brave-otter", "1234", ("f00d", client.get_run(training).data.tags["journal"]))
+        record(table_of(done, price), "brave-otter", "1234", ("f00d", "c0ffee"))
         sync(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
     assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)

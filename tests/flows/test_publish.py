@@ -13,13 +13,13 @@ from flows import translate
 from flows.process.paths import AVERAGED, DECODED, PUBLISHED, REPORT, SENTENCES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
-from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
 from flows.record.lineage import describe_training, training_description, training_name
+from flows.record.run import DESCRIPTION, RunRecord, records
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, set_search, training
+from tests.flows.publishing import FINGERPRINT, LINES, REFERENCES, before_publish, points, recorded, set_search, training
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.corpus.text import write_lines
@@ -42,11 +42,20 @@ def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: 
     return load_params()
 
 
-def trained_here() -> Journal:
-    journal = Journal(FINGERPRINT)
-    journal.metrics(1, {"loss": 3.25}, context="train")
-    journal.end()
-    return journal
+def trained_here(identity: str = FINGERPRINT) -> RunRecord:
+    record = recorded(identity, [3.25])
+    record.end()
+    return record
+
+
+def made_by(identity: str) -> None:
+    """Give the model the id of its training."""
+    config = read_json(MODEL_CONFIG)
+    write_json(MODEL_CONFIG, {**config, "training": {**config["training"], "run": identity}})
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow
@@ -61,6 +70,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
 
     closing = publish.run(params)
 
+    assert len([file for file in Path("mlruns").glob("**/code/**/*") if file.is_file()]) == 2
     after = training(client)
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]
@@ -146,38 +156,47 @@ def test_a_search_that_the_server_would_refuse_is_published_within_its_bounds(pa
     assert len(served.predict(LINES[:2])) == 2
 
 
-def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
+def test_other_outputs_are_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
     assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 1, ")
+    write_lines(DECODED / "test.hyp", [*REFERENCES[:-1], "Der 60. Hund läuft."])
     assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 2, not significantly different from version 1")
     first, second = (client.get_model_version("tatoeba-en-de", version).description for version in "12")
-    assert second.startswith("BLEU 86.41, not significantly different from v1 (+0.00)\n")
+    assert second.startswith("BLEU 86.41, not significantly different from v1 (-")
     # The first is no longer the champion, so its description and its commands do not call it that.
     assert "tatoeba-en-de@" not in first
     assert "models serve -m models:/tatoeba-en-de/1 " in first
     assert "Became `champion` when it was published: the first version." in first
     assert read_json(PUBLISHED)["model_uri"] == "models:/tatoeba-en-de/2"
+    write_lines(DECODED / "test.hyp", REFERENCES)
+    assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"  # As it was published.
     assert str(client.get_model_version_by_alias("tatoeba-en-de", "champion").version) == "2"
+    assert len(client.search_model_versions("name = 'tatoeba-en-de'")) == 2
 
 
-@pytest.mark.parametrize("killed_in", ["decide", pytest.param("card", marks=pytest.mark.slow), "write_json"])
-def test_a_publish_that_was_killed_after_it_had_registered_the_model_goes_on_with_that_version(
+@pytest.mark.parametrize("killed_in", ["score_model", "decide", "card", pytest.param("write_json", marks=pytest.mark.slow), ""])
+def test_a_publish_that_was_killed_or_runs_again_finishes_the_version_and_uploads_the_model_once(
     killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    trained_here()
     with monkeypatch.context() as patch:
-        patch.setattr(publish, killed_in, killed)
-        with pytest.raises(KeyboardInterrupt):
+        if killed_in:
+            patch.setattr(publish, killed_in, killed)
+            with pytest.raises(KeyboardInterrupt):
+                publish.run(params)
+        else:
             publish.run(params)
+    monkeypatch.setattr(publish, "log_model", killed)
     assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"
     assert len(client.search_model_versions("name = 'tatoeba-en-de'")) == 1
+    assert len(client.search_logged_models([experiment_id(client)])) == 1
     assert client.get_registered_model("tatoeba-en-de").aliases.keys() == {"champion"}
+    assert training(client).info.status == "FINISHED"
 
 
 @pytest.mark.slow
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
+        write_lines(DECODED / "test.hyp", [*REFERENCES[version:], *["Der Hund läuft."] * version])
         publish.run(params)
         assert points(client, "bleu") == [(0, 86.41)]
         models = client.search_logged_models([experiment_id(client)])
@@ -190,34 +209,38 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_of_two_trainings_with_one_fingerprint_the_model_names_its_own(elsewhere: bool, params: Params, client: MlflowClient) -> None:
-    """As after train.updates was changed and changed back, or in two clones with one record. One from elsewhere is filled from tables."""
-    own, later = trained_here(), trained_here()
-    identity = "c0ffee" if elsewhere else own.identity
-    config = read_json(MODEL_CONFIG)
-    write_json(MODEL_CONFIG, {**config, "training": {**config["training"], "run": identity}})
-    Journal("evaluation-1", parent=FINGERPRINT, parent_id=identity).metrics(3, {"bleu": 86.41})
+    """As after train.updates was changed and changed back, or in two clones with one record. One from elsewhere is made from tables."""
+    trained_here("0aaa")
+    trained_here("0bbb")
+    identity = "c0ffee" if elsewhere else "0aaa"
+    made_by(identity)
+    RunRecord(id="evaluation-1", parent=identity).end()
     publish.run(params)
     run = client.get_run(read_json(PUBLISHED)["run_id"])
-    assert run.data.tags["journal"] == (f"{identity}/tables" if elsewhere else identity) != later.identity
+    assert run.data.tags["record"] == identity
     assert [point.value for point in client.get_metric_history(run.info.run_id, "train/loss")] == ([3.5, 3.0, 2.5] if elsewhere else [3.25])
     (evaluation,) = server.search(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}'")
-    assert evaluation.data.tags["journal"] == f"{FINGERPRINT}/evaluation-1"
+    assert evaluation.data.tags["record"] == "evaluation-1"
     assert len(server.search(client, f"tags.fingerprint = '{FINGERPRINT}'")) == (3 if elsewhere else 2)
 
 
-def test_a_run_made_from_tables_gets_no_points_of_the_trainings_own_journal(
+def test_a_run_made_from_tables_gets_the_rest_alone_from_the_trainings_own_record(
     params: Params, client: MlflowClient, mlflow_store: str
 ) -> None:
-    """Which may be sent later, from the clone that trained: the points would be there twice, with other times."""
-    filled = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
-    assert publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee").info.run_id == filled.info.run_id
-    shutil.rmtree(JOURNALS)
-    Journal(FINGERPRINT, resumed=True, identity="c0ffee").metrics(1, {"loss": 3.25}, context="train")
+    """Which may be sent later, from the clone that trained, with the times of then."""
+    made_by("c0ffee")
+    publish.run(params)
+    shutil.rmtree(records())
+    recorded("c0ffee", [3.5, 3.0, 2.5, 2.0])
     sync(mlflow_store)
-    assert [point.value for point in client.get_metric_history(filled.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
-    own = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
-    assert own.data.tags["journal"] == "c0ffee"
-    assert [point.value for point in client.get_metric_history(own.info.run_id, "train/loss")] == [3.25]
+    assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5), (4, 2.0)]
+
+
+def test_a_damaged_record_of_another_run_keeps_no_model_from_the_registry(params: Params, capfd: pytest.CaptureFixture[str]) -> None:
+    trained_here("0aaa").attach("x", b"")
+    (records() / "0aaa/run.json").write_text("{")
+    assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 1")
+    assert "a record was not sent (.state/record/0aaa/run.json: not valid JSON" in capfd.readouterr().err
 
 
 def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(params: Params, client: MlflowClient) -> None:
@@ -255,85 +278,41 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
     assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"
 
 
-def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, client: MlflowClient, mlflow_store: str) -> None:
-    first = publish.training_run(client, mlflow_store, params, FINGERPRINT)
-    second = publish.training_run(client, mlflow_store, params, FINGERPRINT)
-    assert first.info.run_id == second.info.run_id
+def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, client: MlflowClient) -> None:
+    for _ in range(2):
+        publish.run(params)
+        shutil.rmtree(records())  # As docs/mlflow.md permits.
     assert len(client.search_runs([experiment_id(client)])) == 1
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
     assert points(client, "valid/nll") == [(3, 2.75)]
     assert points(client, "valid/bleu") == [(3, 12.5)]
-    assert first.data.params["train.warmup"] == str(params.train.warmup)
-    assert first.data.tags["filled_from"] == "results/training"
-    assert first.info.status == "FINISHED"
-
-
-def test_a_training_whose_run_and_journal_were_deleted_is_sent_again_from_its_tables(
-    params: Params, client: MlflowClient, mlflow_store: str
-) -> None:
-    sent = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
-    client.delete_run(sent.info.run_id)
-    for journal in JOURNALS.glob("*.jsonl"):
-        journal.unlink()  # As docs/mlflow.md says; the sender's position in it is left.
-    again = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
-    assert again.info.run_id != sent.info.run_id
-    assert [point.value for point in client.get_metric_history(again.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
-
-
-def test_tables_of_a_training_leave_the_journal_of_one_that_runs_in_another_workspace(params: Params, client: MlflowClient) -> None:
-    """Both have one fingerprint, as after train.updates was changed, and experiments share the folder of journals."""
-    running = Journal(FINGERPRINT)
-    running.metrics(1, {"loss": 9.0}, context="train")
-    filled = publish.training_run(client, client.tracking_uri, params, FINGERPRINT, "c0ffee")
-    running.metrics(2, {"loss": 8.0}, context="train")
-    events = list(read_events(running.path))
-    assert (events[0]["id"], [event["step"] for event in events if event["type"] == "metrics"]) == (running.identity, [1, 2])
-    assert not any(event.get("status") == "KILLED" for event in events)
-    assert [point.value for point in client.get_metric_history(filled.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
+    run = training(client)
+    assert run.data.params["train.warmup"] == str(params.train.warmup)
+    assert (run.data.tags["filled_from"], run.info.status) == ("results/training", "FINISHED")
 
 
 def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, client: MlflowClient, mlflow_store: str) -> None:
-    Journal("evaluation-1", parent=FINGERPRINT).metrics(3, {"bleu": 86.41})
+    RunRecord(id="evaluation-1", parent=FINGERPRINT).end()
     sync(mlflow_store)
-    placeholder = training(client)
-    filled = publish.training_run(client, mlflow_store, params, FINGERPRINT)
-    assert filled.info.run_id == placeholder.info.run_id
+    placeholders = {run.info.run_id for run in client.search_runs([experiment_id(client)])}
+    publish.run(params)
+    assert training(client).info.run_id in placeholders
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
 
 
 def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
     params: Params, client: MlflowClient, mlflow_store: str
 ) -> None:
-    journal = Journal(FINGERPRINT)
-    describe_training(journal, params)
-    journal.end()
+    record = trained_here()
+    describe_training(record, params)
+    record.end()
     publish.run(params)
     published = training(client)
-    position_file(journal.path).unlink()  # As after another address was used in between.
-    sync(mlflow_store)
-    again = client.get_run(published.info.run_id)
+    sync(mlflow_store, again=True)
+    again = training(client)
+    assert (again.info.run_id, again.data.tags) == (published.info.run_id, published.data.tags)
     assert again.info.run_name == f"86.41 BLEU, {training_name(params)}"
-    assert again.data.tags == published.data.tags
     assert "**BLEU 86.41** on 60 lines" in again.data.tags[DESCRIPTION]
-
-
-def test_the_description_has_the_settings_that_a_training_went_on_with(params: Params, client: MlflowClient, mlflow_store: str) -> None:
-    """Also from another clone, whose journal is new."""
-    updates, identity = params.train.updates, None
-    for end in (updates - 1, updates - 2, updates - 1, updates):
-        if end == updates:
-            shutil.rmtree(JOURNALS)
-        journal = Journal(FINGERPRINT, resumed=True, identity=identity)
-        identity = journal.identity
-        describe_training(journal, params.model_copy(update={"train": params.train.model_copy(update={"updates": end})}))
-        sync(mlflow_store)
-    journal.end()
-    sync(mlflow_store)
-    run = training(client)
-    assert (run.data.params["train.updates"], run.data.tags["train.updates"]) == (str(updates - 1), str(updates))
-    assert f"at most {updates:,} updates" in run.data.tags[DESCRIPTION]
-    publish.run(params)
-    assert f"at most {updates:,} updates" in training(client).data.tags[DESCRIPTION]
 
 
 def test_the_description_of_a_fine_tuning_names_its_parent(params: Params) -> None:

@@ -1,13 +1,15 @@
 """The record of a training: tables of whole lines, cut back to a saved state."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from flows.process.progress import SECONDS_FOR_BAR
-from flows.record.journal import Journal
-from flows.record.recorder import Recorder
+from flows.record.recorder import Recorder, begun
+from flows.record.run import read_record
+from transformer_core.files import sha256_of
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training.records import UpdateRecord
 
@@ -19,7 +21,7 @@ def record(update: int, seconds: float | None = None) -> UpdateRecord:
 
 
 def recorder() -> Recorder:
-    return Recorder(Path(), Journal("run"), updates=100, task=TRANSLATION, sentences=50)
+    return Recorder(Path(), updates=100, task=TRANSLATION, sentences=50)
 
 
 def updates() -> list[int]:
@@ -90,3 +92,46 @@ def test_validation_scores_are_in_a_table_of_their_own() -> None:
     begun.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
     expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("folder", ["kept", "lost"])
+def test_a_training_that_goes_on_from_a_state_is_the_same_run_also_on_another_machine(folder: str) -> None:
+    state = Path(".state/f00d")
+    record = begun(state, "f00d", TRANSLATION)
+    record.write()
+    save_state(state)
+    if folder == "lost":
+        shutil.rmtree(record.folder)
+    again = begun(state, "f00d", TRANSLATION)
+    assert (again.id, again.tags, again.score) == (record.id, {"fingerprint": "f00d"}, "bleu")
+
+
+def test_a_training_begun_again_without_a_saved_state_is_another_run_and_the_first_one_was_killed() -> None:
+    first = begun(Path(".state/f00d"), "f00d", TRANSLATION)
+    first.write()
+    second = begun(Path(".state/f00d"), "f00d", TRANSLATION)
+    assert second.id != first.id
+    killed = read_record(first.id)
+    assert killed is not None
+    assert (killed.status, read_record(second.id)) == ("KILLED", None)
+    (killed.folder / "run.json").write_text("{")  # Damaged, which is no fault of the next one.
+    assert begun(Path(".state/f00d"), "f00d", TRANSLATION).status == "RUNNING"
+
+
+def test_tables_that_were_not_copied_with_the_state_begin_anew() -> None:
+    first = recorder()
+    first.begin()
+    first.on_update(record(20))
+    state = first.state()
+    Path("updates.csv").write_text("update")
+    Path("validation.csv").unlink()
+    second = recorder()
+    second.restore(state)
+    second.on_update(record(40))
+    assert updates() == [40]
+
+
+def save_state(state: Path) -> None:
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "state-00000020.pt").write_bytes(b"weights")
+    (state / "state-00000020.sha256").write_text(sha256_of(state / "state-00000020.pt"))

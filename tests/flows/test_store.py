@@ -13,7 +13,7 @@ import mlflow
 import pytest
 
 from flows import tracking
-from flows.record.journal import Journal
+from flows.record.run import RunRecord
 from flows.record.sending import all_sent, sync
 from flows.record.server import connect, experiment_id, reaching
 from transformer_core.errors import UserError
@@ -100,7 +100,9 @@ def test_a_copied_or_moved_repository_uses_its_own_files(mlflow_store: str, tmp_
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)  # Put back afterwards: the next line sets it too.
     mlflow.set_tracking_uri(mlflow_store)  # It finds the model of the new version.
     Path("report.html").write_text("<h1>BLEU</h1>")
-    Journal("f00d").artifact(Path("report.html"))
+    record = RunRecord(id="f00d", tags={"fingerprint": "f00d"})
+    record.attach_files([Path("report.html")])
+    record.end()
     sync(mlflow_store)
     client = connect(mlflow_store)
     model = client.create_logged_model(experiment_id(client), name="translator")
@@ -112,8 +114,9 @@ def test_a_copied_or_moved_repository_uses_its_own_files(mlflow_store: str, tmp_
     shutil.copytree(tmp_path, copy)
     original = text_of(tmp_path / "mlflow.db"), set(tmp_path.rglob("*"))
     monkeypatch.chdir(copy)
-    assert all_sent(Path(".state/journal/f00d.jsonl"), URI)  # A long record is not sent again.
-    Journal("f00d").artifact(Path("report.html"), folder="again")
+    assert all_sent(record.id, URI)  # A long record is not sent again.
+    record.attach_files([Path("report.html")], folder="again")
+    record.write()
     done = subprocess.run([sys.executable, "-c", IN_THE_COPY], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     files, version = json.loads(done.stdout)
@@ -129,12 +132,12 @@ def test_the_command_sync_corrects_a_moved_record_also_if_nothing_is_unsent(
     mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("mlruns").mkdir()
-    journal = Journal("f00d")
+    RunRecord(id="f00d").end()
     sync(mlflow_store)
     assert str(tmp_path) in text_of(tmp_path / "mlflow.db")
     copy = tmp_path.with_name("moved")
     shutil.copytree(tmp_path, copy)
     monkeypatch.chdir(copy)
-    assert all_sent(journal.path, URI)
+    assert all_sent("f00d", URI)
     assert tracking.main(["sync"]) == 0
     assert str(tmp_path) not in text_of(copy / "mlflow.db")

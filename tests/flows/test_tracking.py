@@ -1,7 +1,7 @@
 import fcntl
 import json
-import shutil
 import threading
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,22 +9,25 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, PERMISSION_DENIED, UNAUTHENTICATED
+from requests import HTTPError, Response
 
 from flows import tracking
 from flows.record import sending
-from flows.record.journal import Journal, position_file
 from flows.record.lineage import lineage
-from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
-from flows.record.server import PARENT_TAG, connect, experiment_id, run_link, search
+from flows.record.run import Dataset, RunRecord, read_record, records
+from flows.record.sending import all_sent, background_sender, sync, unsent
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, run_link
 from flows.record.store import tracking_uri
 from tests.clone import git
-from tests.flows.publishing import points, training
+from tests.flows.publishing import add_losses, points, recorded, training
+from tests.refusals import refused
 from tests.waiting import wait_for
 from transformer_core.config import Machine
-from transformer_core.files import read_json, write_json
 from transformer_core.training.checkpoint import state_root
 
-DATASET = {"name": "tiny train en-de", "digest": "0123abcd", "source": "[]", "pairs": 60, "context": "training"}
+DATASET = Dataset(name="tiny train en-de", digest="0123abcd", source="[]", pairs=60, context="training")
 NOWHERE = "http://127.0.0.1:9"
 NOWHERE_WITH_LOGIN = "http://me:secret@127.0.0.1:9"
 
@@ -38,113 +41,155 @@ def all_runs(client: MlflowClient) -> list[Run]:
     return list(client.search_runs([experiment_id(client)]))
 
 
-def test_a_journal_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlflow_store: str) -> None:
-    Path("report.html").write_text("<h1>BLEU</h1>")
-    Path("test.hyp").write_text("Ein Hund läuft.\n")
-    journal = Journal("f00d")
-    journal.parameters({f"section{i}": {"key": i} for i in range(120)})
-    journal.tags(
-        {
-            "corpus": "tatoeba",
-        }
-    )
-    for step in range(1, 2501):
-        journal.metrics(step, {"loss": 1 / step})
-    journal.metrics(2500, {"nll": 1.5}, context="valid")
-    journal.inputs([DATASET])
-    for path in ("report.html", "test.hyp"):
-        journal.artifact(Path(path), folder="evaluation")
+def evaluation(identity: str = "evaluation-1", parent: str = "f00d", bleu: float = 86.4) -> RunRecord:
+    """Write the record of an evaluation."""
+    record = RunRecord(id=identity, parent=parent)
+    record.measure(0, {"bleu": bleu})
+    record.end()
+    return record
+
+
+def test_a_record_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlflow_store: str) -> None:
+    for name in ("report.html", "test.hyp"):
+        Path(name).write_text(name)
+    losses = [1 / update for update in range(1, 1201)]
+    record = recorded(losses=losses)
+    record.parameters = {f"section{i}.key": str(i) for i in range(120)}
+    record.tags |= {"corpus": "tatoeba"}
+    record.inputs = [DATASET]
+    (record.folder / "validation.csv").write_text("update,nll,score,seconds\n1200,1.5,31.4,600\n")
+    (record.folder / "machine-1.csv").write_text("sample,seconds,cpu_utilization_percentage\n0,10,99\n1,20,98\n2,30,9")
+    record.attach_files([Path("report.html"), Path("test.hyp")], "evaluation")
     Path("report.html").write_text("of the next run")
-    Path("test.hyp").unlink()
-    journal.end()
+    record.end()
     sync(mlflow_store)
 
     run = training(client)
-    assert run.info.status == "FINISHED"
-    assert run.data.params["section7.key"] == "7"
-    assert len(run.data.params) == 120
-    assert run.data.tags["corpus"] == "tatoeba"
-    assert points(client) == [(step, 1 / step) for step in range(1, 2501)]
-    assert points(client, "valid/nll") == [(2500, 1.5)]
+    assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", record.start_ms, record.end_ms)
+    assert run.data.params == record.parameters
+    assert run.data.tags.items() >= {"corpus": "tatoeba", "fingerprint": "f00d", "record": "f00d"}.items()
+    assert points(client) == list(enumerate(losses, 1))
+    assert (points(client, "valid/nll"), points(client, "valid/bleu")) == ([(1200, 1.5)], [(1200, 31.4)])
+    assert points(client, "system/node_1/cpu_utilization_percentage") == [(0, 99), (1, 98)]  # The last line is not complete.
+    assert client.get_metric_history(run.info.run_id, "valid/nll")[0].timestamp == record.start_ms + 600_000
     assert {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")} == {"evaluation/report.html", "evaluation/test.hyp"}
-    assert Path(client.download_artifacts(run.info.run_id, "evaluation/report.html")).read_text() == "<h1>BLEU</h1>"
+    assert Path(client.download_artifacts(run.info.run_id, "evaluation/report.html")).read_text() == "report.html"
     (read,) = run.inputs.dataset_inputs
     assert (read.dataset.name, read.dataset.digest, [tag.value for tag in read.tags]) == ("tiny train en-de", "0123abcd", ["training"])
 
 
-def test_sending_again_from_the_beginning_adds_nothing(client: MlflowClient, mlflow_store: str) -> None:
-    journal = Journal("f00d")
-    for step in range(20):
-        journal.metrics(step, {"loss": 0.5})
-    journal.inputs([DATASET])
+def test_sending_again_changes_nothing(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = recorded(losses=[0.5] * 20)
+    record.inputs = [DATASET]
+    record.attach("report.html", b"report")
+    record.measure(0, {"bleu": 40.0, "loss": float("nan")})
+    record.end()
     sync(mlflow_store)
-    position_file(journal.path).unlink()
+    before = training(client)
+    monkeypatch.setattr(MlflowClient, "log_artifact", lambda *_: pytest.fail("sent again"))
+    for _ in range(2):
+        sync(mlflow_store, again=True)
+    after = training(client)
+    assert (after.info.status, after.data.tags, after.data.params) == (before.info.status, before.data.tags, before.data.params)
+    assert len(all_runs(client)) == len(after.inputs.dataset_inputs) == len(points(client, "bleu")) == 1
+    assert points(client) == [(update, 0.5) for update in range(1, 21)]
+
+
+@pytest.mark.parametrize("call", [2, 3, 4], ids=["before the second rows", "after them", "before the artifact"])
+def test_a_sender_that_was_killed_leaves_a_run_that_the_next_completes(
+    call: int, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of two tables, which are two calls, after one of parameters and tags; the training went on from an earlier update."""
+    record = recorded(losses=[3.0, 2.0])
+    (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
+    record.attach("report.html", b"report")
+    record.end()
+    calls = iter(range(1, 5))
+
+    def killed(name: str) -> Callable[..., Any]:
+        real = getattr(MlflowClient, name)
+
+        def done(*given: Any, **named: Any) -> Any:
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            return real(*given, **named)
+
+        return done
+
+    with monkeypatch.context() as patch:
+        for name in ("log_batch", "log_artifact"):
+            patch.setattr(MlflowClient, name, killed(name))
+        with pytest.raises(KeyboardInterrupt):
+            sync(mlflow_store)
+    assert not all_sent(record.id, mlflow_store)
+    (record.folder / "updates.csv").write_text(
+        "update,loss,seconds\n1,3.0,0.3\n2,2.0,0.7\n3,1.0,0.9\n"
+    )  # Other seconds, as after a resume.
     sync(mlflow_store)
+    assert (points(client), points(client, "valid/nll")) == ([(1, 3.0), (2, 2.0), (3, 1.0)], [(2, 1.5)])
+    assert [item.path for item in client.list_artifacts(training(client).info.run_id)] == ["report.html"]
     assert len(all_runs(client)) == 1
-    assert len(training(client).inputs.dataset_inputs) == 1
-    assert points(client) == [(step, 0.5) for step in range(20)]
+
+
+def test_a_validation_between_those_that_were_sent_is_sent_as_well(client: MlflowClient, mlflow_store: str) -> None:
+    """As of a training that went on from an earlier update, with more validations."""
+    record = recorded(losses=[1.0])
+    for updates in ([1000, 2000], [1000, 1750, 2000]):
+        rows = "".join(f"{update},1.5,31.4,{update}\n" for update in updates)
+        (record.folder / "validation.csv").write_text(f"update,nll,score,seconds\n{rows}")
+        sync(mlflow_store)
+    assert [step for step, _ in points(client, "valid/nll")] == [1000, 1750, 2000]
 
 
 def test_an_evaluation_is_a_child_whichever_is_sent_first(client: MlflowClient, mlflow_store: str) -> None:
-    Journal("evaluation-1", parent="f00d").metrics(1200, {"bleu": 86.4})
+    evaluation()
     sync(mlflow_store)
-    journal = Journal("f00d")
-    journal.metrics(1, {"loss": 1.0})
-    Journal("evaluation-2", parent="f00d").metrics(1200, {"bleu": 86.6})
+    recorded(losses=[1.0])
+    evaluation("evaluation-2", bleu=86.6)
     sync(mlflow_store)
     parent = training(client).info.run_id
-    children = [run for run in all_runs(client) if run.data.tags.get("mlflow.parentRunId") == parent]
+    children = [run for run in all_runs(client) if run.data.tags.get(PARENT_TAG) == parent]
     assert sorted(run.data.metrics["bleu"] for run in children) == [86.4, 86.6]
     assert len(all_runs(client)) == 3
     assert points(client) == [(1, 1.0)]
 
 
-def test_a_resumed_run_is_running_until_it_ends(client: MlflowClient, mlflow_store: str) -> None:
-    Journal("f00d").end("KILLED")
-    sync(mlflow_store)
-    assert training(client).info.status == "KILLED"
-    resumed = Journal("f00d")
-    sync(mlflow_store)
-    assert training(client).info.status == "RUNNING"
-    resumed.end()
-    sync(mlflow_store)
-    assert training(client).info.status == "FINISHED"
+def test_a_resumed_run_is_running_until_it_ends_and_has_the_parameters_of_now(client: MlflowClient, mlflow_store: str) -> None:
+    record = recorded(losses=[1.0])
+    for updates, status in (("40", "KILLED"), ("60", "RUNNING"), ("40", "FINISHED")):
+        record.parameters = {"train.updates": updates}
+        record.status, record.end_ms = status, None if status == "RUNNING" else record.start_ms + 1000  # type: ignore[assignment]
+        record.write()
+        sync(mlflow_store)
+        run = training(client)
+        assert (run.info.status, {**run.data.params, **run.data.tags}["train.updates"]) == (status, updates)
     assert len(all_runs(client)) == 1
 
 
-@pytest.mark.parametrize(("ended", "status"), [("", "KILLED"), ("KILLED", "KILLED"), ("FAILED", "FAILED")])
-def test_a_training_begun_again_without_a_saved_state_is_a_run_of_its_own(
-    client: MlflowClient, mlflow_store: str, ended: str, status: str
-) -> None:
-    """Killed outright, stopped or failed, then begun again with other code; a run whose process was killed has not recorded its end."""
-    stopped = Journal("f00d")
-    for step, loss in ((20, 9.0), (40, 8.0)):
-        stopped.metrics(step, {"loss": loss})
-    if ended:
-        stopped.end(ended)
+def test_two_trainings_of_one_fingerprint_are_two_runs(client: MlflowClient, mlflow_store: str) -> None:
+    recorded("0aaa", [9.0, 8.0]).end("KILLED")
+    recorded("0bbb", [5.0, 4.0])
     sync(mlflow_store)
-    for step, loss in ((20, 5.0), (40, 4.0)):
-        Journal("f00d", resumed=step > 20).metrics(step, {"loss": loss})
-    sync(mlflow_store)
-    (old,) = [run for run in all_runs(client) if run.info.run_id != training(client).info.run_id]
-    assert points(client) == [(20, 5.0), (40, 4.0)]
-    assert (old.info.status, training(client).info.status) == (status, "RUNNING")
-    assert [point.value for point in client.get_metric_history(old.info.run_id, "loss")] == [9.0, 8.0]
+    runs = {run.data.tags["record"]: run for run in all_runs(client)}
+    histories = {name: [point.value for point in client.get_metric_history(run.info.run_id, "train/loss")] for name, run in runs.items()}
+    assert histories == {"0aaa": [9.0, 8.0], "0bbb": [5.0, 4.0]}
+    assert (runs["0aaa"].info.status, runs["0bbb"].info.status) == ("KILLED", "RUNNING")
 
 
-def test_another_tracking_server_gets_the_whole_journal(mlflow_store: str) -> None:
-    shutil.copyfile("mlflow.db", "other.db")
-    Journal("f00d").metrics(1, {"loss": 1.0})
-    sync(mlflow_store)
+def test_another_tracking_server_gets_the_whole_record(mlflow_store: str) -> None:
     other = mlflow_store.replace("mlflow.db", "other.db")
-    sync(other)
-    assert points(connect(other)) == [(1, 1.0)]
+    Path("other.db").write_bytes(Path("mlflow.db").read_bytes())
+    recorded(losses=[1.0]).end()
+    for store in (mlflow_store, other):
+        assert unsent(store) == ["f00d"]
+        sync(store)
+        assert points(connect(store)) == [(1, 1.0)]
 
 
 def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
     mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal("f00d")
+    recorded().end()
     sync("sqlite:///mlflow.db")
     copy = tmp_path / ".dvc/tmp/exps/copy"
     copy.mkdir(parents=True)
@@ -152,84 +197,132 @@ def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
     monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert tracking_uri(Machine()) == mlflow_store
-    assert all_sent(tmp_path / journal.path, mlflow_store)
-    assert state_root() == tmp_path / ".state"
+    assert all_sent("f00d", mlflow_store)
+    assert state_root() == records().parent == tmp_path / ".state"
 
 
-@pytest.mark.parametrize("how", ["deleted on its page", "lost"])
-def test_a_run_that_mlflow_no_longer_has_is_sent_again(how: str, client: MlflowClient, mlflow_store: str) -> None:
-    journal = Journal("f00d")
-    journal.metrics(1, {"loss": 1.0})
+def test_a_training_resumed_in_another_clone_with_the_same_states_is_the_same_run(
+    client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSFORMER_STATE", str(tmp_path / "shared"))
+    recorded(losses=[1.0])
     sync(mlflow_store)
-    if how == "lost":
-        write_json(position_file(journal.path), {**read_json(position_file(journal.path)), "run_id": "lost"})
-    else:
-        client.delete_run(training(client).info.run_id)
-    assert all_sent(journal.path, mlflow_store)
-    journal.metrics(2, {"loss": 0.5})
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    record = read_record("f00d")
+    assert record is not None
+    add_losses(record, [0.5], first=2)
+    record.end()
     sync(mlflow_store)
     assert points(client) == [(1, 1.0), (2, 0.5)]
+    assert len(all_runs(client)) == 1
 
 
 @pytest.mark.usefixtures("default_params")
-def test_the_command_sync_sends_again_what_was_all_sent_and_mlflow_no_longer_has(
-    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+def test_the_command_sync_sends_again_what_mlflow_no_longer_has_and_status_lists_what_is_unsent(
+    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    deleted, lost = Journal("f00d"), Journal("beef")
-    for journal in (deleted, lost):
-        journal.metrics(1, {"loss": 1.0})
-    child = Journal("evaluation-1", parent="f00d")
-    child.metrics(1, {"bleu": 1.0})
+    recorded(losses=[1.0]).end()
+    evaluation()
+    assert tracking.main(["status"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == ["evaluation-1: , finished", "f00d: , finished"]
     sync(mlflow_store)
-    (evaluation,) = search(client, f"tags.journal = '{child.identity}'")
-    for run in all_runs(client):
-        if run.info.run_id != evaluation.info.run_id:
-            client.delete_run(run.info.run_id)
-    write_json(position_file(lost.path), {**read_json(position_file(lost.path)), "run_id": "lost"})
+    client.delete_run(training(client).info.run_id)
     sync(mlflow_store)
-    assert [run.info.run_id for run in all_runs(client)] == [
-        evaluation.info.run_id
-    ]  # A stage does not ask MLflow for what its positions say it has.
+    assert len(all_runs(client)) == 1  # A stage does not ask MLflow for what was sent.
     for _ in range(2):
         assert tracking.main(["sync"]) == 0
-        assert points(client) == points(client, fingerprint="beef") == [(1, 1.0)]
-        assert len(all_runs(client)) == 3
-        assert client.get_run(evaluation.info.run_id).data.tags[PARENT_TAG] == training(client).info.run_id
+        assert points(client) == [(1, 1.0)]
+        (child,) = (run for run in all_runs(client) if PARENT_TAG in run.data.tags)
+        assert child.data.tags[PARENT_TAG] == training(client).info.run_id
+    capsys.readouterr()
+    assert tracking.main(["status"]) == 0
+    assert capsys.readouterr().out == ""
 
 
-def test_an_event_that_mlflow_refuses_does_not_block_later_ones(
-    client: MlflowClient, mlflow_store: str, caplog: pytest.LogCaptureFixture
+def test_a_run_that_is_deleted_while_its_training_runs_is_made_again(
+    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal("f00d")
-    journal.metrics(1, {"loss": 1.0})
-    journal.metrics(2, {"not(a)name": 1.0})
-    journal.metrics(3, {"loss": 0.5})
-    sync(mlflow_store)
-    assert points(client) == [(1, 1.0), (3, 0.5)]
-    assert "MLflow refused an event of type metrics: " in caplog.text
-    assert "not(a)name" in caplog.text
+    monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.1)
+    record = recorded(losses=[1.0])
+    with background_sender(record, mlflow_store):
+        wait_for(lambda: all_runs(client) and points(client))
+        client.delete_run(training(client).info.run_id)
+        add_losses(record, [0.5], first=2)
+        record.end()
+    assert points(client) == [(1, 1.0), (2, 0.5)]
 
 
-def test_a_corpus_of_very_many_files_keeps_its_data_set(client: MlflowClient, mlflow_store: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fault", ["too large", "damaged", "damaged table"])
+def test_a_record_that_cannot_be_sent_blocks_no_other_and_its_error_is_raised_at_the_end(
+    fault: str, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = recorded("0aaa", [1.0], fingerprint="first"), recorded("0bbb", [1.0], fingerprint="last")
+    first.attach("report.html", b"report")
+    for record in (first, last):
+        record.end()
+    wanted: dict[str, tuple[int, str]] = {
+        "too large": (69, "failed with error code 413"),
+        "damaged": (65, r"0aaa/run\.json: not valid JSON"),
+        "damaged table": (65, r"0aaa/updates\.csv: not a table of a training\. Remove its folder"),
+    }
+    if fault == "too large":
+
+        def too_large(*_: object) -> None:
+            raise MlflowException("API request failed with error code 413 != 200", INTERNAL_ERROR)
+
+        monkeypatch.setattr(MlflowClient, "log_artifact", too_large)
+    else:
+        with (first.folder / ("run.json" if fault == "damaged" else "updates.csv")).open("a") as file:
+            file.write("2,x,1\n")
+    with refused(*wanted[fault]):
+        sync(mlflow_store)
+    assert points(client, fingerprint="last") == [(1, 1.0)]
+    assert unsent(mlflow_store) == ["0aaa"]
+
+
+def refusal(status: int) -> HTTPError:
+    response = Response()
+    response.status_code = status
+    return HTTPError(f"{status} Client Error", response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MlflowException("no permission", PERMISSION_DENIED), 78),
+        (MlflowException("error code 401 != 200", UNAUTHENTICATED), 78),
+        (refusal(403), 78),
+        (refusal(503), 69),
+        (MlflowException("the database is away", INTERNAL_ERROR), 69),
+    ],
+)
+def test_what_a_retry_would_meet_again_is_told_with_78_and_what_may_pass_with_69(error: Exception, code: int) -> None:
+    with refused(code, f"MLflow at {NOWHERE} (refuses|is unreachable): "), reaching(NOWHERE):
+        raise error
+
+
+def test_a_corpus_of_very_many_files_keeps_its_data_set(client: MlflowClient, mlflow_store: str) -> None:
     origin = json.dumps([{"split": "train", "url": f"https://example.org/{number}"} for number in range(2_000)])
-    Journal("f00d").inputs([{**DATASET, "source": origin}])
+    record = recorded()
+    record.inputs = [DATASET.model_copy(update={"source": origin})]
+    record.write()
     sync(mlflow_store)
     (read,) = training(client).inputs.dataset_inputs
     assert json.loads(read.dataset.source) == {"origin": {"parts": 2_000, "sha256": sha256(origin.encode()).hexdigest()}}
-    assert caplog.text == ""
 
 
-def test_the_sender_sends_while_the_stage_runs_also_journals_of_earlier_stages(
+def test_the_sender_sends_while_the_stage_runs_also_records_of_earlier_stages(
     client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
-    Journal("left").metrics(1, {"loss": 9.0})
-    journal = Journal("f00d")
-    with background_sender(journal.path, mlflow_store):
-        journal.metrics(1, {"loss": 1.0})
-        wait_for(lambda: all_sent(journal.path, mlflow_store))
-        journal.metrics(2, {"loss": 0.5})
+    recorded("left", [9.0], fingerprint="left").end()
+    record = recorded(losses=[1.0])
+    with background_sender(record, mlflow_store):
+        wait_for(lambda: all_runs(client) and points(client))
+        add_losses(record, [0.5], first=2)
+        record.end()
     assert points(client) == [(1, 1.0), (2, 0.5)]
     assert points(client, fingerprint="left") == [(1, 9.0)]
 
@@ -239,9 +332,8 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
-    journal = Journal("f00d")
-    with background_sender(journal.path, NOWHERE_WITH_LOGIN):
-        journal.metrics(1, {"loss": 1.0})
+    with background_sender(recorded(), NOWHERE_WITH_LOGIN):
+        pass
     error = capfd.readouterr().err
     assert error.startswith(f"MLflow at {NOWHERE}: ")
     assert error.endswith("python -m flows.tracking sync\n")
@@ -251,33 +343,19 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
 def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reached = threading.Event()
 
-    def connect_and_tell(uri: str) -> MlflowClient:
+    def connect_and_tell(*given: Any) -> MlflowClient:
         reached.set()
-        return connect(uri)
+        return connect(*given)
 
     monkeypatch.setattr(sending, "connect", connect_and_tell)  # The first that is done with the lock.
-    journal = Journal("f00d")
+    recorded().end()
     waiting = threading.Thread(target=sync, args=[mlflow_store])
-    with SENDER_LOCK.open("a") as file:
+    with (records() / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         waiting.start()
         assert not reached.wait(0.5)
     waiting.join()
-    assert all_sent(journal.path, mlflow_store)
-
-
-def test_a_journal_that_grows_meanwhile_does_not_fail_the_sending_of_the_others(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an experiment's training does while another experiment publishes."""
-    training, other = Journal("f00d"), Journal("beef")
-    send = sending.send
-
-    def grow_and_send(*given: Any) -> None:
-        training.metrics(training.next_step("system/load"), {"system/load": 1.0})
-        send(*given)
-
-    monkeypatch.setattr(sending, "send", grow_and_send)
-    sync(mlflow_store)
-    assert all_sent(other.path, mlflow_store)
+    assert all_sent("f00d", mlflow_store)
 
 
 def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +369,7 @@ def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest
 def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Journal("f00d")
+    recorded()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_WITH_LOGIN)
     assert tracking.main(["sync"]) == 69
     assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is unreachable: ")
@@ -301,8 +379,10 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes() -> None:
+def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
     assert "git_dirty" not in lineage()
+    assert {name: value for name, value in lineage().items() if name.startswith("slurm")} == {"slurm_job_id": "4711"}
     git("init", "-q")
     for name in ("dvc.lock", "params.yaml"):
         Path(name).write_text("a: 1\n", encoding="utf-8")
@@ -315,7 +395,7 @@ def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_t
 
 
 def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> None:
-    Journal("f00d")
+    recorded()
     sync(mlflow_store)
     run = training(client)
     path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"

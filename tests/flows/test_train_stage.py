@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flows.record.journal import DESCRIPTION, read_events
 from flows.record.recorder import fingerprint_of
+from flows.record.run import DESCRIPTION, RunRecord, read_record, records
 from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
@@ -55,6 +55,11 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
         machine={"devices": 1, "threads": 1},
     )
     return counts["train"].target_tokens
+
+
+def recorded() -> list[RunRecord]:
+    """The records of trainings."""
+    return [record for path in records().glob("*/run.json") if (record := read_record(path.parent.name))]
 
 
 def assert_refused(line: str) -> None:
@@ -114,11 +119,9 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     (place / "data/raw/manifest.json").unlink()
     trained = stage_here("train")
     assert trained.returncode == 0, trained.stderr
-    (journal,) = place.glob(".state/journal/*.jsonl")
-    events = list(read_events(journal))
-    assert not [event for event in events if event["type"] == "inputs"]
-    (description,) = (event["values"][DESCRIPTION] for event in events if event["type"] == "tags" and DESCRIPTION in event["values"])
-    assert "trained from en to de on **tatoeba**, at most 2 updates" in description
+    (record,) = recorded()
+    assert record.inputs == []
+    assert "trained from en to de on **tatoeba**, at most 2 updates" in record.tags[DESCRIPTION]
 
 
 def test_a_model_to_start_from_that_is_there_twice_is_refused_in_one_line(place: Path) -> None:
@@ -263,11 +266,10 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
     assert again.returncode == 0
     assert weights.read_bytes() == written
     assert json.loads(Path("results/training/metrics.json").read_text(encoding="utf-8"))["updates"] == 2
-    (journal,) = Path(".state/journal").glob("*.jsonl")
-    header, *events = read_events(journal)
-    assert read_json(place / "models/checkpoints/config.json")["training"]["run"] == header["id"]
-    updates = [event["step"] for event in events if event["type"] == "metrics" and "train/loss" in event["values"]]
-    assert updates == [2]
+    (record,) = recorded()
+    assert read_json(place / "models/checkpoints/config.json")["training"]["run"] == record.id
+    assert [step for step, _, _ in record.rows(record.folder / "updates.csv", set())] == [2]
+    assert "training/updates.csv" in record.artifacts
 
 
 def test_a_training_whose_states_are_all_damaged_is_a_new_run_with_its_own_checkpoints(place: Path) -> None:
@@ -278,7 +280,7 @@ def test_a_training_whose_states_are_all_damaged_is_a_new_run_with_its_own_check
         (state.parent / "finished").unlink(missing_ok=True)
         (state.parent / "checkpoints/update-00000009.safetensors").write_bytes(b"")  # Of an earlier training that was longer.
     assert "going on" not in stage_here("train").stderr
-    assert len(list(Path(".state/journal").glob("*.jsonl"))) == 2
+    assert [record.status for record in recorded()] == ["FINISHED", "FINISHED"]
     assert "update-00000009.safetensors" not in {path.name for path in (place / "models/checkpoints").iterdir()}
 
 

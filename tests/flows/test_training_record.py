@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.places.group import free_port
-from flows.record.journal import read_events
+from flows.record.run import CPU, RunRecord
 from flows.record.server import connect, search
 from tests.flows.publishing import FINGERPRINT, before_publish, random_model
 from tests.flows.servers import mlflow_server
@@ -81,10 +81,13 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     assert not any("Traceback" in output for output in outputs)
     (run,) = search(client, f"tags.fingerprint != '{FINGERPRINT}'")
     assert run.info.status == "FINISHED"
-    (journal,) = folder.glob(".state/journal/*.jsonl")
-    written = [(e["step"], name, value) for e in read_events(journal) if e["type"] == "metrics" for name, value in e["values"].items()]
-    histories = {name: client.get_metric_history(run.info.run_id, name) for name in {name for _, name, _ in written}}
-    assert sorted((point.step, name, point.value) for name, points in histories.items() for point in points) == sorted(written)
+    (file,) = folder.glob(".state/record/*/run.json")
+    record = RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    tables = [file.with_name("updates.csv"), file.with_name("validation.csv"), file.with_name("machine-0.csv")]
+    rows = [(step, name, value) for table in tables for step, _, values in record.rows(table, set()) for name, value in values.items()]
+    assert any(CPU in name for _, name, _ in rows)
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in {name for _, name, _ in rows}}
+    assert sorted((point.step, name, point.value) for name, points in histories.items() for point in points) == sorted(rows)
     trained = pd.read_csv(folder / "results/training/updates.csv")["update"].tolist()
     assert trained[-1] == UPDATES
     assert [point.step for point in histories["train/loss"]] == trained

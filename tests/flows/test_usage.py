@@ -5,14 +5,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
 
 from flows.record import usage
-from flows.record.journal import Journal, read_events
-from flows.record.usage import reporting, sampling
+from flows.record.run import RunRecord
+from flows.record.usage import sampling
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.usefixtures("empty_directory")
+STATE = Path(".state/f00d")
+Samples = list[tuple[int, dict[str, float]]]
 
 
 @pytest.fixture(autouse=True)
@@ -20,44 +20,59 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "SECONDS_BETWEEN_SAMPLES", 0.01)
 
 
-def samples(journal: Journal) -> list[tuple[int, dict[str, float]]]:
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    """Of the training with the state `STATE`."""
+    monkeypatch.chdir(tmp_path)
+    record = RunRecord(id="c0ffee")
+    record.write()
+    STATE.mkdir(parents=True)
+    (STATE / "run").write_text(record.id)
+    return record
+
+
+def samples(record: RunRecord, node: int = 0) -> Samples:
     """Step and values of each sample."""
-    return [(event["step"], event["values"]) for event in read_events(journal.path) if event["type"] == "metrics"]
+    table = record.folder / f"machine-{node}.csv"
+    return [(step, values) for step, _, values in record.rows(table, set())] if table.exists() else []
 
 
-def test_the_use_of_the_machine_is_sampled_until_the_block_ends() -> None:
-    for begun in (0, 2):  # The second time as a resumed training.
-        journal = Journal("f00d", resumed=bool(begun))
-        with sampling(journal):
-            wait_for(lambda: len(samples(journal)) >= begun + 2)  # noqa: B023
-        journal.end("KILLED")
+def test_the_use_of_the_machine_is_sampled_until_the_block_ends_and_after_a_resume(record: RunRecord) -> None:
+    for begun in (0, 2):
+        with sampling(STATE):
+            wait_for(lambda: len(samples(record)) >= begun + 2)  # noqa: B023
         assert "usage" not in [thread.name for thread in threading.enumerate()]
-        assert [step for step, _ in samples(journal)] == list(range(len(samples(journal))))
-        journal.path.write_text("".join(journal.path.read_text().splitlines(keepends=True)[:4]))  # Two samples, the last ones torn off.
-    _, values = samples(journal)[0]
+        taken = samples(record)
+        assert [step for step, _ in taken] == list(range(len(taken)))
+        table = record.folder / "machine-0.csv"
+        table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n2,0.0")  # Two samples; a kill has cut off the third.
+    _, values = samples(record)[0]
     assert values["system/system_memory_usage_megabytes"] > 0
     assert all(0 <= values[f"system/{name}_percentage"] <= 100 for name in ("cpu_utilization", "system_memory_usage"))
 
 
-def test_sampling_goes_on_after_a_moment_in_which_the_journal_could_not_be_written() -> None:
-    journal = Journal("f00d")
-    kept = journal.path
-    with sampling(journal):
-        journal.path = Path()  # A folder, in which no line can be written.
-        wait_for(lambda: journal.next_step("system/cpu_utilization_percentage") >= 3)
-        journal.path = kept
-        assert wait_for(lambda: samples(journal))[0][0] >= 3
+def test_sampling_goes_on_after_a_moment_in_which_the_table_could_not_be_written(record: RunRecord) -> None:
+    table = record.folder / "machine-0.csv"
+    table.mkdir()
+    with sampling(STATE):
+        threading.Event().wait(0.1)
+        table.rmdir()
+        wait_for(lambda: len(samples(record)) >= 2)
 
 
-def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_gpu_of_the_machine_is_sampled(record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that answers later than the first sample, and values that a GPU does not measure."""
     lost = "Unable to determine the device handle for GPU2: 0000:3B:00.0: Unknown Error"
     lines = ("0, 97, 412.50, 20480, 81920", lost, "1, 3, [N/A], 0, 81920")
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    journal = Journal("f00d")
-    with sampling(journal):
-        _, values = wait_for(lambda: samples(journal))[0]
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n[ -e answers ] || exit 1\n" + "".join(f"echo '{line}'\n" for line in lines))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    with sampling(STATE):
+        wait_for(lambda: samples(record))
+        Path("answers").touch()
+        *_, (_, values) = wait_for(lambda: [sample for sample in samples(record) if "system/gpu_0_power_usage_watts" in sample[1]])
     assert {name: value for name, value in values.items() if "gpu" in name} == {
         "system/gpu_0_utilization_percentage": 97,
         "system/gpu_0_power_usage_watts": 412.5,
@@ -69,12 +84,13 @@ def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest
     }
 
 
-def test_node_0_records_the_samples_of_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    of_torchrun = {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    for name, value in {**of_torchrun, "MASTER_PORT": str(store.port)}.items():
-        monkeypatch.setenv(name, value)
-    journal = Journal("f00d")
-    with sampling(journal), reporting():
-        wait_for(lambda: sum("system/node_1/cpu_utilization_percentage" in values for _, values in samples(journal)) >= 2)
-    assert all("system/cpu_utilization_percentage" in values for _, values in samples(journal))
+def test_the_first_rank_of_every_node_writes_a_table_of_its_node(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUP_RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with sampling(STATE):
+        threading.Event().wait(0.1)
+    assert samples(record, 1) == []
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with sampling(STATE):
+        wait_for(lambda: samples(record, 1))
+    assert "system/node_1/cpu_utilization_percentage" in samples(record, 1)[0][1]

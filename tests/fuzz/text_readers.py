@@ -13,10 +13,9 @@ from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file, seconds_of
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
-from flows.record.journal import Journal
 from flows.record.lineage import datasets, describe_training
 from flows.record.registry import Decision, card
-from flows.record.sending import all_sent
+from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
 from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
@@ -235,23 +234,27 @@ def _state(path: Path, read: Callable[[Path], object]) -> Read:
     return write_and_read
 
 
-_ARTIFACT = {"type": "artifact", "path": ".state/journal/files/8d/report.html", "folder": "", "timestamp_ms": 1_700_000_000_000}
-_JOURNAL = Path(__file__).parents[1].joinpath("upgrade/files/state/journal/f00d.jsonl").read_bytes() + f"{json.dumps(_ARTIFACT)}\n".encode()
+_RECORD = {
+    "id": "r", "status": "FINISHED", "start_ms": 1_700_000_000_000, "end_ms": None, "parameters": {"train.warmup": "400"},
+    "tags": {"corpus": "t"},
+    "inputs": [{"name": "n", "digest": "d", "source": "[]", "pairs": 1, "context": "training"}],
+    "metrics": {"bleu": {"value": 3.2, "step": 0, "time_ms": 1_700_000_000_000}}, "artifacts": {"report.html": "8d"},
+}  # fmt: skip
+_RECORD_FOLDER = Path(".state/record/r")
 
 
-def _read_journal(_: Path) -> None:
-    all_sent(Path(".state/journal/r.jsonl"), "http://127.0.0.1:1")
-    journal = Journal("r", resumed=True)
-    journal.metrics(100, {"train/loss": 3.2})
-    journal.tags({"corpus": "other"})
-    journal.next_step("train/loss")
-    journal.end()
-    assert list(Journal("r", resumed=True).path.read_bytes()[-1:]) == [10]
+def _read_record(_: Path) -> None:
+    record = read_record("r")
+    assert record is not None
+    record.measure(100, {"train/loss": 3.2})
+    record.end()
+    assert read_record("r") == record
 
 
-def _read_position(folder: Path) -> None:
-    (folder / ".state/journal/r.jsonl").write_bytes(_JOURNAL)
-    all_sent(Path(".state/journal/r.jsonl"), "http://127.0.0.1:1")
+def _read_table(_: Path) -> None:
+    record = RunRecord(id="r", score="bleu")
+    for table in record.tables():
+        list(record.rows(table, {20}))
 
 
 def _times() -> list[bytes]:
@@ -271,7 +274,7 @@ _TRAINING_METRICS = json.dumps(
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
     params = recipes.load("tatoeba")
-    describe_training(Journal("f00d"), params)
+    describe_training(RunRecord(id="f00d"), params)
     datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
@@ -372,9 +375,9 @@ READERS: dict[str, Reader] = {
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
     "held-out": Reader(_state(Path("own.held-out"), lambda folder: listed_sentences(folder / "own.yaml", "en")),
                        _fixed(b'{"en": {"test": ["00112233445566"], "valid": []}}')),
-    "journal": Reader(_state(Path(".state/journal/r.jsonl"), _read_journal), _fixed(_JOURNAL)),
-    "journal-position": Reader(_state(Path(".state/journal/r.sent"), _read_position),
-                               _fixed(b'{"uri": "http://127.0.0.1:1", "journal": "9f1c00112233", "run_id": "1", "bytes": 12}')),
+    "record": Reader(_state(_RECORD_FOLDER / "run.json", _read_record), _fixed(json.dumps(_RECORD).encode())),
+    "record-table": Reader(_state(_RECORD_FOLDER / "validation.csv", _read_table),
+                           _fixed(b"update,nll,score,seconds\n20,3.5,1.25,4.5\n40,nan,2,9\n")),
     "times": Reader(_state(Path(".state/times/download.json"), lambda _: seconds_of("download", recipes.load("tatoeba"))), _times),
     "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from flows.process.runner import report_exit
-from flows.record.sending import Position
+from flows.record.run import RUN_FILE, Dataset, RunRecord, Score
 from tests.corpus.encoded import write_binarized
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.training.test_trainer import SETTINGS, trainer_of, weights
@@ -41,6 +41,12 @@ TRAIN = SETTINGS.model_copy(
         "keep": 2, "keep_best": 0, "seed": 3, "best_by": "nll", "patience": 0, "precision": "float32",
     }
 )  # fmt: skip
+RECORD = RunRecord(
+    id="9f1c00112233", status="KILLED", start_ms=1_700_000_000_000, end_ms=1_700_000_009_000, score="bleu",
+    parameters={"train.warmup": "400"}, tags={"fingerprint": "f00d"},
+    inputs=[Dataset(name="n", digest="d", source="[]", pairs=1, context="training")],
+    metrics={"bleu": Score(value=31.5, step=0, time_ms=1_700_000_009_000)}, artifacts={"evaluation/report.html": "8d"},
+)  # fmt: skip
 EXIT = (75, "training stopped after update 10, state saved", "Run it again to go on.")
 
 
@@ -54,6 +60,12 @@ class Counter(Observer):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.restored = state
+
+
+def write_record() -> None:
+    folder = FILES / "state/record" / RECORD.id
+    write_json(folder / RUN_FILE, RECORD.model_dump())
+    write_lines(folder / "updates.csv", ["update,loss,seconds", "100,3.25,2.5"])
 
 
 def translations(directory: Path) -> list[list[Hypothesis]]:
@@ -99,16 +111,7 @@ def main() -> None:
     write_lines(FILES / "decode/test.nbest.jsonl", (json.dumps([asdict(one) for one in row], ensure_ascii=False) for row in ranked))
     write_json(FILES / "scores.json", {"best_by": "nll", "scores": {10: 3.25, 20: 2.5, 30: float("nan")}})
     report_exit(FILES / "state/exit/train.json", *EXIT)
-    journal = [
-        {"type": "run", "id": "9f1c00112233", "run": "f00d", "parent": ""},
-        {"type": "status", "status": "RUNNING"},
-        {"type": "parameters", "values": {"train.warmup": "400"}},
-        {"type": "tags", "values": {"corpus": "synthetic"}},
-        {"type": "metrics", "step": 100, "values": {"train/loss": 3.25}},
-        {"type": "inputs", "values": [{"name": "n", "digest": "d", "source": "s", "pairs": 1, "context": "training"}]},
-    ]
-    write_lines(FILES / "state/journal/f00d.jsonl", (json.dumps({**event, "timestamp_ms": 1_700_000_000_000}) for event in journal))
-    write_json(FILES / "state/journal/f00d.sent", asdict(Position(uri="http://127.0.0.1:1", journal="9f1c00112233", run_id="1", bytes=5)))
+    write_record()
     continued = FILES / "continued"
     shutil.copytree(state, continued)
     write_json(

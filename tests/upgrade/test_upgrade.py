@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from safetensors.torch import load_file
 
 from flows.dvc.commands import failure
 from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
-from flows.record.journal import Journal, read_events
-from flows.record.sending import _read_position
+from flows.record.run import read_record
 from flows.stages.average import _chosen
-from tests.upgrade.make import EXIT, FILES, STOPPED, Counter, logits, trained, translations
+from tests.upgrade.make import EXIT, FILES, RECORD, STOPPED, Counter, logits, trained, translations
 from transformer_core.config import Average
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.decoding.translator import load_for_decoding
@@ -80,16 +78,11 @@ def test_hypotheses_are_read(files: Path) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_the_journal_goes_on_and_what_was_sent_is_known() -> None:
-    file = Path(".state/journal/f00d.jsonl")
-    before = [event["type"] for event in read_events(file)]
-    assert before == ["run", "status", "parameters", "tags", "metrics", "inputs"]
-    header = next(iter(read_events(file)))
-    assert asdict(_read_position(file, header, "http://127.0.0.1:1")) == read_json(FILES / "state/journal/f00d.sent")
-    journal = Journal("f00d", resumed=True)
-    journal.metrics(100, {"train/loss": 3.25})  # Already there.
-    journal.tags({"corpus": "synthetic"})
-    assert [event["type"] for event in read_events(file)] == [*before, "status"]
+def test_the_record_of_a_run_is_read() -> None:
+    record = read_record(RECORD.id)
+    assert record == RECORD
+    (row,) = record.rows(record.folder / "updates.csv", set())
+    assert row == (100, RECORD.start_ms + 2500, {"train/loss": 3.25, "train/seconds": 2.5})
 
 
 @pytest.mark.usefixtures("files")

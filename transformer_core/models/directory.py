@@ -38,7 +38,7 @@ class Vocabulary(Section):
 
 
 class Training(Section):
-    """Origin of the weights. `run` is the id of the training's journal, empty for a model made before it was kept."""
+    """Origin of the weights. `run` is the id of the training's record, which MLflow's run has as a tag."""
 
     fingerprint: str
     run: str = ""

@@ -1,0 +1,209 @@
+"""The record of a run on disk, from which flows/record/sending.py brings MLflow up to date. Each run has a folder:
+
+    .state/record/ID/run.json       what the run is, see `RunRecord`
+    .state/record/ID/*.csv          rows over time, of a training: updates, validation, skipped, machine-NODE
+    .state/record/ID/artifacts/     files, as MLflow stores them
+    .state/record/ID/sent           the server that has all of it, see sending.py
+
+The folder is not that of the training's state, because DVC's next run removes a state whose record may be unsent.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.process.paths import STATE, UPDATES, VALIDATION, VALIDATION_SCORE
+from transformer_core.errors import UserError
+from transformer_core.files import new_file, read_json, repository, sha256_of, write_json
+from transformer_core.schema import check_document
+
+RUN_FILE = "run.json"
+ARTIFACTS = "artifacts"
+# Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
+NAME = "mlflow.runName"
+DESCRIPTION = "mlflow.note.content"
+SOURCE = "mlflow.source.name"
+COMMIT = "mlflow.source.git.commit"
+# Tag of a training; several may have one fingerprint.
+FINGERPRINT = "fingerprint"
+# The step of scores of the test set, whose names have no prefix. MLflow 3.17 draws a metric as a bar if all its runs have it at step 0, and
+# else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
+SCORES_STEP = 0
+# The folders of the two sides of the test set among the artifacts of an evaluation.
+SOURCES, REFERENCES = "sources", "references"
+# MLflow's page of system metrics shows names with this prefix.
+SAMPLES = "system/"
+# A metric that every row of a table of samples has.
+CPU = "cpu_utilization_percentage"
+_REMEDY = "Remove its folder: what was not sent from it to MLflow is lost."
+
+Row = tuple[int, int, dict[str, float]]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Score(_Part):
+    """A single number of a run."""
+
+    value: float
+    step: int
+    time_ms: int
+
+
+class Dataset(_Part):
+    """Data that a run has read, see `lineage.datasets`."""
+
+    name: str
+    digest: str
+    source: str
+    pairs: int
+    context: str
+
+
+class RunRecord(_Part):
+    """What MLflow is to show of a run. Nothing is on disk before `write`, except the files that `attach` copies.
+
+    Attributes:
+        id: name of its folder, and MLflow's tag `record`: random for a training; for another run made from its content, so that the same
+            run is recorded once.
+        parent: id of the run that this one is a child of, or empty.
+        status: MLflow's names; KILLED is a run that was stopped and can be resumed.
+        artifacts: SHA-256 of the attached files, by their path in MLflow.
+        score: name of a training's scores in the column `VALIDATION_SCORE`.
+    """
+
+    id: str = Field(pattern=r"^\w[\w.-]*$")
+    parent: str = ""
+    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "RUNNING"
+    start_ms: int = Field(default_factory=lambda: now_ms())
+    end_ms: int | None = None
+    parameters: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    inputs: list[Dataset] = []
+    metrics: dict[str, Score] = {}
+    artifacts: dict[str, str] = {}
+    score: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run."""
+        return records() / self.id
+
+    def measure(self, step: int, values: Mapping[str, float], context: str = "") -> None:
+        """Set numbers at a step. A context is prefixed to their names: nll of context valid is "valid/nll"."""
+        for name, value in values.items():
+            key = f"{context}/{name}" if context else name
+            if key not in self.metrics or self.metrics[key].value != value:
+                self.metrics[key] = Score(value=float(value), step=step, time_ms=now_ms())
+
+    def attach(self, name: str, content: bytes) -> None:
+        """Keep a file, whose path in MLflow is `name`."""
+        file = self.folder / ARTIFACTS / name
+        with new_file(file) as temporary:
+            temporary.write_bytes(content)
+        self.artifacts[name] = sha256_of(file)
+
+    def attach_files(self, paths: Sequence[Path], folder: str = "") -> None:
+        """Keep copies of files: the next run may replace them before they are sent."""
+        for path in paths:
+            self.attach(f"{folder}/{path.name}" if folder else path.name, path.read_bytes())
+
+    def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", time_ms: int | None = None) -> None:
+        """Set the end of the run, now unless a time is given, and write the record."""
+        self.status, self.end_ms = status, time_ms or now_ms()
+        self.write()
+
+    def write(self) -> None:
+        """Write `RUN_FILE`, atomically."""
+        write_json(self.folder / RUN_FILE, self.model_dump())
+
+    def tables(self) -> list[Path]:
+        """Return the tables whose rows are metrics over time."""
+        named = [self.folder / UPDATES.name, self.folder / VALIDATION.name]
+        return [path for path in (*named, *sorted(self.folder.glob("machine-*.csv"))) if path.exists()]
+
+    def prefix(self, table: Path) -> str:
+        """Return what the names of a table's metrics begin with: the first node's samples have the names of MLflow's own monitor."""
+        if table.name == UPDATES.name:
+            return "train/"
+        if table.name == VALIDATION.name:
+            return "valid/"
+        node = table.stem.removeprefix("machine-")
+        return SAMPLES if node == "0" else f"{SAMPLES}node_{node}/"
+
+    def rows(self, table: Path, known: set[int]) -> Iterator[Row]:
+        """Yield step, time and metrics of the rows of a table whose step is not known. An incomplete last line is none yet.
+
+        A line that does not begin with a number has the names of the columns from there on. A row's time follows from its seconds, so it
+        is the same whenever it is read. Raises `UserError` (65): the table is damaged.
+        """
+        columns: list[str] = []
+        try:
+            for line in table.read_text(encoding="utf-8").split("\n")[:-1]:
+                first, *cells = line.split(",")
+                if not first.isdigit():
+                    columns = cells
+                elif int(first) not in known:
+                    values = {name: float(cell) for name, cell in zip(columns, cells, strict=True)}
+                    yield int(first), self.start_ms + round(1000 * values["seconds"]), self._metrics(table, values)
+        except (ValueError, KeyError, OverflowError):
+            raise UserError(f"{table}: not a table of a training", _REMEDY) from None
+
+    def _metrics(self, table: Path, values: Mapping[str, float]) -> dict[str, float]:
+        prefix, left_out = self.prefix(table), () if table.name == UPDATES.name else ("seconds",)
+        named = {self.score if name == VALIDATION_SCORE else name: value for name, value in values.items() if name not in left_out}
+        return {f"{prefix}{name}": value for name, value in named.items()}
+
+
+def records() -> Path:
+    """Return the folder of all records: with the states of trainings, so that a training may go on in another clone or machine."""
+    return repository() / (os.environ.get("TRANSFORMER_STATE") or STATE) / "record"
+
+
+def read_record(identity: str) -> RunRecord | None:
+    """Return the record of a run, None if there is none here. Raises `UserError` (65): it is damaged."""
+    path = records() / identity / RUN_FILE
+    if not path.exists():
+        return None
+    record = check_document(RunRecord, read_json(path, _REMEDY), path, _REMEDY)
+    if record.id != identity:
+        raise UserError(f"{path}: id: must be the name of the folder, got {record.id}", _REMEDY)
+    return record
+
+
+def training_record(identity: str, fingerprint: str, score: str) -> RunRecord:
+    """Return the record of a training, perhaps begun on another machine, or a new one."""
+    return read_record(identity) or RunRecord(id=identity, tags={FINGERPRINT: fingerprint}, score=score)
+
+
+def new_identity() -> str:
+    """Return the id of a new training."""
+    return uuid.uuid4().hex
+
+
+def identity_of(training: Mapping[str, Any]) -> str:
+    """Return the id of the training in a model's config.json; of a model made elsewhere, which has none, its fingerprint stands for it."""
+    return str(training.get("run") or training["fingerprint"])
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten nested sections: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = str(value)
+    return flat
+
+
+def now_ms() -> int:
+    """Return the time as MLflow has it, in milliseconds."""
+    return time.time_ns() // 1_000_000
