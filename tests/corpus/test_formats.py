@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.corpus.archives import archive_bytes
+from tests.corpus.corpora import archive_bytes
 from tests.refusals import refused
 from transformer_core.corpus.sources.formats import file_lines
 from transformer_core.corpus.text import read_lines

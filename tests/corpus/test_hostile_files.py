@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus.archives import archive_bytes
+from tests.corpus.corpora import archive_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.corpus.archives import archive_bytes
+from tests.corpus.corpora import archive_bytes
 from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
 from transformer_core.config import Params, resolve

@@ -21,7 +21,7 @@ from flows.record.summary import Outcome, summarize, table_of
 from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
 from flows.sweeps.rows import document_of, grid_rows
-from tests.corpus.archives import archive_bytes
+from tests.corpus.corpora import archive_bytes
 from tests.corpus.test_formats import tmx
 from tests.evaluation.test_report import a_report, page_with
 from tests.flows.publishing import FIGURES
