@@ -201,7 +201,7 @@ OF_MTDATA = [
     (CORPUS, "t.tsv", "xx", 78, f"mtdata: {CORPUS}: .* languages en and xx"),
     (CORPUS, "t.tsv", "a-b-c-d", 78, f"mtdata: {CORPUS}: .* languages en and a-b-c-d"),
     (CORPUS, "t.tsv", "fr", 78, f"mtdata: {CORPUS}: .* languages en and fr"),
-    ("Group-corpus-1-eng-de", "t.tsv", "de", 78, f"no such corpus.* {CORPUS}"),
+    ("Group-corpsu-1-eng-deu", "t.tsv", "de", 78, f"no such corpus.* {CORPUS}"),
     ("Group-corpus-1-deu", "t.gz", "de", 78, r"mtdata: Group-corpus-1-deu: .* with https: https://invalid\./t\.gz"),
 ]
 
