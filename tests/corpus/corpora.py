@@ -46,7 +46,8 @@ def reader_of(
 ) -> SourceReader:
     """Read the entry `tiny` in a folder from English to `target`; `valid` and `test` are sources, or numbers of pairs held out."""
     splits = [[Source(holdout=wanted) if isinstance(wanted, int) else wanted] for wanted in (train, valid, test)]
-    entry = Entry(name="tiny", languages=["en", target], licence="CC0", note="", splits=Splits(**dict(zip(SPLITS, splits, strict=True))))
+    parts, languages = Splits(**dict(zip(SPLITS, splits, strict=True))), ["en", target]
+    entry = Entry(name="tiny", languages=languages, licence="CC0", note="Copy it there.", splits=parts)
     return SourceReader(FoundEntry(entry, folder / "tiny.yaml"), "en", target, Fetcher("tiny", folder / "downloads", **fetching))
 
 

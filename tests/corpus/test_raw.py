@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.corpus.corpora import RawPairs, files_source, reader_of, written_raw
@@ -41,7 +41,6 @@ def test_the_manifest_has_the_files_their_sums_and_their_origins_one_source_afte
     assert manifest.held_out == {}
 
 
-@settings(deadline=None)
 @given(pairs_of_few)
 def test_held_out_sentences_are_in_no_other_split(tmp_path_factory: pytest.TempPathFactory, train: list[Pair]) -> None:
     folder = tmp_path_factory.mktemp("holdout")
@@ -84,9 +83,6 @@ def test_only_valid_text_is_held_out(tmp_path: Path) -> None:
     assert len(held_out) == 2
 
 
-def test_a_split_without_a_pair_and_unequal_sides_are_bad_data(tmp_path: Path) -> None:
+def test_a_split_without_a_pair_is_bad_data(tmp_path: Path) -> None:
     with refused(65, r"tiny\.yaml: splits\.train: holds no sentence pair"):
         written(tmp_path, [], "empty", valid=1, test=1)
-    (tmp_path / "train.en").write_bytes(b"one\n")
-    with refused(65, r"train\.en: 1 lines, but .*train\.de has 0"):
-        written_raw(reader_of(tmp_path, TRAIN), tmp_path / "unequal")
