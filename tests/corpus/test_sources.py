@@ -23,6 +23,7 @@ from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, _pairs_of_mtdata, located, named_from
 from transformer_core.corpus.text import Pair
+from transformer_core.tasks import TREES
 
 ENGLISH, GERMAN = b"a house\nthe dog\n", "ein Haus\nder süße Hund\n".encode()
 PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encode())]
