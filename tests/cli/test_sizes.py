@@ -120,11 +120,3 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (asked, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
     assert (there["flops"], there["target_tokens"]) == (2 * here["flops"], here["target_tokens"])
-
-
-def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Call, tmp_path: Path) -> None:
-    write_params(tmp_path, "tatoeba", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
-    line = "--length: a micro-batch holds 640 tokens, but a sentence would have 1000"
-    assert call("estimate", "--length", "1000").refusal() == (78, line)
-    line = "--length: the model has 1024 positions, but a sentence would have 1025 tokens"
-    assert call("info", "--preset", "table3/E-learned", "--length", "1025").refusal() == (78, line)
