@@ -32,16 +32,6 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
     assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, recipes.load("tatoeba").bpe.vocab_size)
 
 
-def test_only_numbers_of_layers_that_count_are_shown(call: Call, tmp_path: Path) -> None:
-    for depths, shown in (
-        ("decoder_layers: 1", "layers 2, "),
-        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: architecture transformer, d_model "),
-    ):
-        write_params(tmp_path, "tatoeba", ("preset: tiny", f"preset: tiny\n  {depths}"))
-        heading = call("info").out.split("\n")[0]
-        assert (shown in heading, "decoder_layers 1" in heading) == (True, True), heading
-
-
 def test_sizes_are_shown_with_thousands_separated(call: Call) -> None:
     shown = call("info", "--preset", "base", "--vocab-size", "37000").out
     assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]

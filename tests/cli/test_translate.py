@@ -67,7 +67,7 @@ def test_a_person_at_a_terminal_gets_a_prompt_and_an_answer_for_each_line_until_
             shown += os.read(keyboard, 4096)
         os.write(keyboard, typed)
     read_to_the_end(keyboard)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert re.fullmatch(rb"> the dog\s+.*\w.*\s+> ", shown)
 
 
@@ -285,7 +285,7 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
         translate("--out", "pipe", stdin=b"a cat\n")
-        assert reader.communicate(timeout=30)[0] == expected
+        assert reader.communicate(timeout=300)[0] == expected
     assert (tmp_path / "pipe").is_fifo()
 
 
@@ -298,7 +298,7 @@ def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> 
     os.close(terminal)
     (tmp_path / "pipe").write_bytes(b"the dog\na cat\n")
     read_to_the_end(keyboard)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 

@@ -73,7 +73,7 @@ def test_another_process_segments_the_same(directory: Path) -> None:
     """SentencePiece's own sampling does not: from 0.2.2 on it salts its seed."""
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-c", OTHER, str(directory)]
-    said = subprocess.run(command, check=True, timeout=60, env=environment, capture_output=True, text=True).stdout
+    said = subprocess.run(command, check=True, timeout=300, env=environment, capture_output=True, text=True).stdout
     assert json.loads(said) == json.loads(json.dumps(epoch_of(directory)))
 
 

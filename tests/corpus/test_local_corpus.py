@@ -9,7 +9,7 @@ from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.holdout import Candidates, chosen, listed_sentences, sentence_hash
-from transformer_core.corpus.sources.local_corpus import check_unused, new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.files import sha256_of
 
@@ -61,15 +61,6 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
     ENGLISH.rename("my/one.txt")
     assert load_entry(new_entry("said", Path("my/one.txt"), GERMAN, source_language="nl")).languages == ["nl", "de"]
-
-
-def test_names_in_use_are_refused_and_that_of_the_package_without_advice_to_update_it() -> None:
-    check_unused("letters")
-    new_entry("letters", ENGLISH, GERMAN)
-    with refused(78, r"corpora/letters\.yaml: there is a corpus letters already"):
-        check_unused("letters")
-    with refused(78, r"^multi30k: a corpus of this name comes with the package\. Choose another name\.$"):
-        check_unused("multi30k")
 
 
 NINE = b"one\n" * 9
@@ -220,13 +211,3 @@ def test_few_of_many_sentences_are_remembered_and_the_choice_is_the_same() -> No
     assert len(candidates.hashes) < 1100
     sizes = {"valid": 5, "test": 10}
     assert chosen(candidates.hashes, sizes, listed) == chosen(hashes, sizes, listed)
-
-
-def test_entries_that_cannot_be_updated_are_refused() -> None:
-    new_entry("letters", ENGLISH, GERMAN)
-    with refused(78, r"corpora/multi30k\.yaml: no such file\. .*letters"):
-        update_entry("multi30k")
-    splits = "train: [{trees: '*.mrg'}], valid: [{holdout: 5}], test: [{holdout: 5}]"
-    Path("corpora/bank.yaml").write_text(f"name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits: {{{splits}}}\n")
-    with refused(78, r"bank\.yaml: names no local file with `files`"):
-        update_entry("bank")

@@ -4,7 +4,6 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
@@ -13,7 +12,7 @@ from flows.process.runner import exit_file, seconds_of
 from flows.process.settings import settings_of_run
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
 from flows.record.journal import Journal
-from flows.record.lineage import datasets, describe_training
+from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.sending import all_sent
 from flows.record.summary import Outcome, summarize, table_of
@@ -38,7 +37,6 @@ from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import read_pairs
 from transformer_core.evaluation.metrics import SCORING
-from transformer_core.evaluation.report import render_sentences
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import new_directory, read_numbers, write_json
 from transformer_core.parsing.parse_scores import score
@@ -246,13 +244,10 @@ _TRAINING_METRICS = json.dumps(
 
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
-    params = recipes.load("tatoeba")
-    describe_training(Journal("f00d"), params)
-    datasets(manifest, "valid", "test")
+    describe_training(Journal("f00d"), recipes.load("tatoeba"))
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
-    render_sentences(replace(a_report(), manifest=manifest), SCORING)
 
 
 def _read_scores(_: Path) -> None:
