@@ -37,7 +37,7 @@ class Private(Quiet, SimpleHTTPRequestHandler):
 def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     """The host and port of a server with this handler."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=[0.02])  # Seconds until it hears that it is to end.
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_port}"

@@ -64,8 +64,7 @@ def test_a_driver_whose_gpus_cannot_be_used_is_a_warning(call: Call, monkeypatch
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     done = call("doctor")
     assert done.code == 0
-    (line,) = [line for line in done.out.split("\n") if line.startswith("warning") and "cuda" in line]
-    assert "there is an NVIDIA driver, but torch" in line
+    assert len([line for line in done.out.split("\n") if line.startswith("warning") and "cuda" in line]) == 1
 
 
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:
@@ -142,24 +141,28 @@ def test_a_wrong_login_is_a_problem(name: str, variable: str, service: str, heal
         assert found.remedy
 
 
-def test_an_address_without_its_scheme_is_a_problem(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "localhost:5000")
-    found = finding(healthy, "mlflow")
-    assert (found.status, found.remedy, found.exit_code) == ("problem", "Write http://localhost:5000", ExitCode.BAD_CONFIGURATION)
-
-
 @pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
 def test_a_service_that_does_not_answer_well_is_a_problem(
     name: str, variable: str, service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+<<<<<<< HEAD
     for address, detail in (
         ("http://me:secret@127.0.0.1:9", "http://127.0.0.1:9: no connection"),  # Nothing listens there.
         ("http://127.0.0.1:50o0", "http://127.0.0.1:50o0: Failed to parse"),
         (f"{service}/broken", f"{service}/broken: 500 Server Error"),
+=======
+    for address, code, detail in (
+        ("localhost:5000", 78, ""),
+        ("http://me:secret@127.0.0.1:9", 69, "http://127.0.0.1:9: no connection"),  # Nothing listens there.
+        ("http://127.0.0.1:50o0", 69, "http://127.0.0.1:50o0: "),
+        (f"{service}/broken", 69, f"{service}/broken: 500 "),
+        (f"{service}/login", 69, f"{service}/login: 401 "),
+        (f"{service.replace('//', '//me:wrong@')}/login", 69, f"{service}/login: 401 "),
+>>>>>>> tests-thin
     ):
         monkeypatch.setenv(variable, address)
         found = finding(healthy, name)
-        assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+        assert (found.status, found.exit_code) == ("problem", code)
         assert found.detail.startswith(detail)
         assert found.remedy
 

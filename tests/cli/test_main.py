@@ -65,23 +65,6 @@ def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, caps
             assert "unrecognized arguments: --wrong" in call(*example, "--wrong").err
 
 
-def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
-    for arguments, command, fault in (
-        ("translate", " translate", "the following arguments are required: --model"),
-        ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number from 1 to 100, got '0'"),
-        ("translate --model m --beam 101", " translate", "argument --beam: must be a whole number from 1 to 100, got '101'"),
-        ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number from 0 to 10, got 'nan'"),
-        ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
-        ("estimate --preset base --rate 0", " estimate", "argument --rate: must be a number above 0, got '0'"),
-        ("translate --model m --threadz 2", " translate", "unrecognized arguments: --threadz"),
-        ("data new --force mine a.en a.de --wrong", " data new", "unrecognized arguments: --wrong"),
-        ("--wrong translate --model m", "", "unrecognized arguments: --wrong"),
-        ("info --preset base --vocab-size 16", " info", "argument --vocab-size: must be a whole number above 16, got '16'"),
-    ):
-        line = f"transformer-core{command}: {fault}. See: transformer-core{command} --help"
-        assert call(*arguments.split()).refusal() == (78, line)
-
-
 def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
     assert call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal() == (

@@ -1,10 +1,8 @@
-"""transformer-core score: its lines, its last line, and what it refuses."""
+"""transformer-core score: its lines and its last line."""
 
 import json
 import math
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 import torch
@@ -80,55 +78,7 @@ def test_threads_are_as_many_as_asked_for(call: Call) -> None:
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "fault"),
-    [
-        ("--model transformer a.en none.de", 65, "none.de: no such file"),
-        ("--model transformer a.en longer.de", 65, "a.en: 3 lines, but longer.de has 4. "),
-        ("--model transformer a.en bad.de", 65, "bad.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8."),
-        ("--model nowhere a.en a.de", 65, "nowhere/config.json: no such file"),
-        ("--model transformer --device cuda:99 a.en a.de", 78, "--device: cuda:99 requested"),
-        ("--model transformer --device gpu a.en a.de", 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
-        ("--model transformer --batch-tokens 0 a.en a.de", 78, "argument --batch-tokens: must be a whole number above 0"),
-        ("--model transformer a.en", 78, "the following arguments are required: TARGET"),
-    ],
-)
-def test_what_cannot_be_scored_is_one_line(arguments: str, code: int, fault: str, call: Call) -> None:
-    write("longer.de", ["ein Haus"] * 4)
-    Path("bad.de").write_bytes(b"das\nd\xff\nHaus\n")
-    found, line = call("score", *shlex.split(arguments)).refusal()
-    assert found == code
-    assert fault in line
-
-
-@pytest.mark.parametrize("sides", [("long", "short"), ("short", "long")])
-@pytest.mark.parametrize(
-    ("options", "words", "fault"),
-    [
-        (("--model", "learned"), 6, r"\d+ tokens, but this model has learned 6 positions\. Split"),
-        (("--model", "transformer"), 100_000, r"\d{3},\d{3} tokens, at most 1,024 are scored\. Split"),  # It would take 50 GB.
-        (("--model", "transformer", "--max-input", "2"), 2, r"\d+ tokens, at most 2 are scored\. Split"),
-    ],
-)
-def test_a_sentence_that_is_too_long_is_named_before_the_model_computes(
-    options: tuple[str, ...], words: int, fault: str, sides: tuple[str, str], call: Call
-) -> None:
-    write("short", ["d", "d"])
-    write("long", ["d", "das Haus " * (words // 2)])
-    code, line = call("score", *options, *sides).refusal()
-    assert code == 65
-    assert re.match(f"long:2: {fault}", line)
-
-
 def test_a_piece_with_a_line_feed_stays_in_its_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which only somebody else's vocabulary has."""
     monkeypatch.setattr(Subword, "pieces", ["up\ndown"] * 40)
     assert call("score", "--model", "transformer", "--tokens", "a.en", "a.de").out.count("\n") == 3
-
-
-@pytest.mark.parametrize("lines", [[], ["", " "]])
-def test_files_without_a_sentence_are_bad_data(lines: list[str], call: Call) -> None:
-    write("a.en", lines)
-    write("a.de", lines)
-    line = "a.en: holds no sentence, so there is nothing to score"
-    assert call("score", "--model", "transformer", "a.en", "a.de").refusal() == (65, line)

@@ -32,16 +32,6 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
     assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, recipes.load("tatoeba").bpe.vocab_size)
 
 
-def test_only_numbers_of_layers_that_count_are_shown(call: Call, tmp_path: Path) -> None:
-    for depths, shown in (
-        ("decoder_layers: 1", "layers 2, "),
-        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: architecture transformer, d_model "),
-    ):
-        write_params(tmp_path, "tatoeba", ("preset: tiny", f"preset: tiny\n  {depths}"))
-        heading = call("info").out.split("\n")[0]
-        assert (shown in heading, "decoder_layers 1" in heading) == (True, True), heading
-
-
 def test_sizes_are_shown_with_thousands_separated(call: Call) -> None:
     shown = call("info", "--preset", "base", "--vocab-size", "37000").out
     assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
@@ -120,11 +110,3 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (asked, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
     assert (there["flops"], there["target_tokens"]) == (2 * here["flops"], here["target_tokens"])
-
-
-def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Call, tmp_path: Path) -> None:
-    write_params(tmp_path, "tatoeba", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
-    line = "--length: a micro-batch holds 640 tokens, but a sentence would have 1000"
-    assert call("estimate", "--length", "1000").refusal() == (78, line)
-    line = "--length: the model has 1024 positions, but a sentence would have 1025 tokens"
-    assert call("info", "--preset", "table3/E-learned", "--length", "1025").refusal() == (78, line)

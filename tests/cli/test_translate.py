@@ -34,17 +34,13 @@ def translate(call: Call, model: Path) -> Call:
 
 
 def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Call) -> None:
-    done = translate(stdin=b"a cat\n\n  \na cat\nlast line without an end")
+    done = translate(stdin="a cat\n\n  \na cat\nthe\x85dog\u2028sees\x0b\x0ca\rcat".encode())  # Only a line feed ends a line.
     assert (done.code, done.err) == (0, "")
     lines = done.out.split("\n")
     assert len(lines) == 6
     assert lines[0] == lines[3] != ""
     assert lines[1:3] == ["", ""]
     assert lines[5] == ""
-
-
-def test_lines_end_at_line_feeds_only(translate: Call) -> None:
-    assert translate(stdin="the\x85dog\u2028sees\x0b\x0ca\rcat\n".encode()).out.count("\n") == 1
 
 
 def test_n_best_gives_number_score_log_probability_and_text(translate: Call) -> None:
@@ -60,21 +56,7 @@ def test_n_best_gives_number_score_log_probability_and_text(translate: Call) -> 
     assert scored == ["\t".join(rows[0][1:]), "\t".join(rows[3][1:])]
 
 
-def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model: Path, tmp_path: Path) -> None:
-    keyboard, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [COMMAND, "translate", "--model", model], cwd=tmp_path, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    os.close(terminal)
-    assert process.stdout is not None
-    os.write(keyboard, b"the dog\n")
-    assert process.stdout.readline().endswith(b"\n")
-    said = interrupt(process)
-    os.close(keyboard)
-    assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
-
-
-def test_a_person_at_a_terminal_gets_a_prompt_for_each_line_until_the_end_of_input(model: Path, tmp_path: Path) -> None:
+def test_a_person_at_a_terminal_gets_a_prompt_and_an_answer_for_each_line_until_the_end_of_input(model: Path, tmp_path: Path) -> None:
     keyboard, terminal = pty.openpty()
     streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     process = subprocess.Popen([COMMAND, "translate", "--model", model], cwd=tmp_path, **streams)
@@ -85,7 +67,8 @@ def test_a_person_at_a_terminal_gets_a_prompt_for_each_line_until_the_end_of_inp
             shown += os.read(keyboard, 4096)
         os.write(keyboard, typed)
     read_to_the_end(keyboard)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
+    assert re.fullmatch(rb"> the dog\s+.*\w.*\s+> ", shown)
 
 
 def read_to_the_end(keyboard: int) -> None:
@@ -132,13 +115,14 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     assert translate("--out", "out", "lines") == (0, "", "")
     assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
     assert translate("--interactive", "lines").out == piped.out
+<<<<<<< HEAD
     assert translate("--out", ".", "lines").refusal() == (78, "--out: . is a directory. Name a file.")
     assert "would be plain text under the name of a compressed file" in translate("--out", "o.gz", "lines").refusal()[1]
+=======
+>>>>>>> tests-thin
 
 
-def test_a_run_that_fails_leaves_the_finished_lines_beside_the_output(
-    translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_leaves_the_finished_lines(translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LINES_AT_ONCE", {"torch": 2, "ctranslate2": 2})
     (tmp_path / "lines").write_bytes(b"the dog\n" * 8 + b"th\xff\n")
     (tmp_path / "out").write_bytes(b"earlier\n")
@@ -176,8 +160,8 @@ def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call,
     shutil.copyfile(other / "spm.model", tmp_path / "mixed/spm.model")
     config = tmp_path / "mixed/config.json"
     config.write_text(config.read_text().replace(*(sha256_of(folder / "spm.model") for folder in (model, other))))
-    line = "mixed/spm.model: 30 subwords, but the weights are for 40"
-    assert call("translate", "--model", "mixed", stdin=b"the dog\n").refusal() == (65, line)
+    code, line = call("translate", "--model", "mixed", stdin=b"the dog\n").refusal()
+    assert (code, line) == (65, "mixed/spm.model: 30 subwords, but the weights are for 40")
 
 
 def test_models_translate_together_in_one_direction_where_they_share_their_vocabulary(translate: Call, model: Path, tmp_path: Path) -> None:
@@ -209,9 +193,7 @@ def scored(model: Path, tmp_path: Path) -> Callable[..., Path]:
     return changed
 
 
-def test_the_search_with_which_a_model_was_scored_is_the_default_and_options_win(
-    translate: Call, call: Call, scored: Callable[..., Path]
-) -> None:
+def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: Call, call: Call, scored: Callable[..., Path]) -> None:
     stdin, output = b"the dog\na cat\n", ("--nbest", "--verbose")
     options = [word for name, value in OWN.items() if name != "shortlist" for word in (f"--{name.replace('_', '-')}", value)]
     asked = translate(*output, *options, stdin=stdin)
@@ -257,8 +239,6 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     first, second = translate("--prefixes", "prefixes", stdin=b"a cat\na cat\n").out.split("\n")[:2]
     assert first.startswith("der Hund")
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
-    code, line = translate("--prefixes", "prefixes", stdin=b"a\n" * 3).refusal()
-    assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
     code, line = translate("--prefixes", "prefixes", "--out", "out", stdin=b"a\n").refusal()
     assert (code, line.split("; ")[0]) == (65, "prefixes: has more lines than the input")
     assert not (tmp_path / "out").exists()
@@ -275,24 +255,6 @@ def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, t
     (tmp_path / "prefixes").write_text("der Hund sieht eine Katze eine Katze\n", encoding="utf-8")
     done = call("translate", "--model", "learned", "--prefixes", "prefixes", stdin=b"a cat\n")
     assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
-
-
-@pytest.mark.parametrize(
-    "arguments", ["--out lines lines", "--out lines linked", "--out linked --prefixes lines other", "--out linked --model model other"]
-)
-def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tmp_path: Path) -> None:
-    for name in ("lines", "other"):
-        (tmp_path / name).write_bytes(b"a cat\n")
-    (tmp_path / "linked").symlink_to("lines")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/spm.model").symlink_to(tmp_path / "lines")
-    out = arguments.split()[1]
-    line = f"--out: {out} is an input file and would be replaced. Name another file."
-    assert translate(*arguments.split()).refusal() == (78, line)
-    assert (tmp_path / "lines").read_bytes() == b"a cat\n"
-    (tmp_path / "lines").rename(tmp_path / "new.part")  # The name of an unfinished output.
-    assert translate("--out", "new", "new.part").refusal()[0] == 78
-    assert (tmp_path / "new.part").read_bytes() == b"a cat\n"
 
 
 def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path: Path) -> None:
@@ -328,19 +290,8 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
         translate("--out", "pipe", stdin=b"a cat\n")
-        assert reader.communicate(timeout=30)[0] == expected
+        assert reader.communicate(timeout=300)[0] == expected
     assert (tmp_path / "pipe").is_fifo()
-
-
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        (("--temperature", "5"), "--temperature: needs --sample. For example --sample 5."),
-        (("--sample", "2", "--top-k", "3", "--beam", "7"), "--beam: not with --sample. Leave it out: samples are drawn without a beam."),
-    ],
-)
-def test_options_of_another_search_or_engine_are_refused(options: tuple[str, ...], fault: str, translate: Call) -> None:
-    assert translate(*options, stdin=b"a cat\n").refusal() == (78, fault)
 
 
 def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> None:
@@ -352,18 +303,18 @@ def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> 
     os.close(terminal)
     (tmp_path / "pipe").write_bytes(b"the dog\na cat\n")
     read_to_the_end(keyboard)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
 ENGINES: list[tuple[tuple[str, ...], str]] = [
     ((), "engine ctranslate2, float32, on cpu, 1 CPU threads: the faster one on a CPU"),
     (("--scores",), "engine torch, float32, on cpu, 1 CPU threads: CTranslate2's scores are conditional on the absence of special tokens"),
-    (("--scores", "--engine", "ctranslate2"), "engine ctranslate2, float32, on cpu, 1 CPU threads: as asked"),
-    (("--beam", "1", "--engine", "torch"), "engine torch, float32, on cpu, 1 CPU threads: as asked"),
+    (("--engine", "ctranslate2", "--threads", "3"), "engine ctranslate2, float32, on cpu, 3 CPU threads: as asked"),
 ]
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("options", "line"), ENGINES)
 def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Call) -> None:
     done = translate("--device", "cpu", "--verbose", *options, stdin=b"the dog\n")
@@ -377,15 +328,7 @@ def test_an_automatic_precision_is_named_as_what_it_is(fast: bool, name: str, tr
     assert (done.code, done.err.split(" on ")[0]) == (0, f"engine torch, {name},")
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_threads_are_as_many_as_asked_for(translate: Call) -> None:
-    done = translate("--device", "cpu", "--verbose", "--threads", "3", "--engine", "ctranslate2", stdin=b"the dog\n")
-    assert "on cpu, 3 CPU threads" in done.err
-
-
-def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
-    translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_either_engine_writes_the_same_greedy_text(translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lines").write_bytes(b"the dog\n\na cat sees a house\nthe cat\n" * 5)
     ours = translate("--beam", "1", "--engine", "torch", "lines").out
     assert ours.count("\n") == 20
@@ -401,21 +344,6 @@ def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest
     assert translate("--device", "cuda", stdin=b"the dog\n").refusal() == (78, "--device: cuda requested, 0 GPUs here")
 
 
-def test_what_is_not_here_is_named(model: Path, call: Call, translate: Call) -> None:
-    code, line = call("translate", "--model", "nowhere").refusal()
-    assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
-    code, line = translate("nowhere").refusal()
-    assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
-    (shutil.copytree(model, Path("copied")) / "spm.model").unlink()
-    line = "copied/spm.model: no such file. A model directory holds model.safetensors, config.json and spm.model."
-    for engine in ("torch", "ctranslate2"):
-        assert call("translate", "--model", "copied", "--engine", engine, stdin=b"the dog\n").refusal() == (65, line)
-    Path("folder").mkdir()
-    assert translate("folder").refusal() == (65, "folder: is a folder. Name a file.")
-    if not torch.cuda.is_available():
-        assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 requested, 0 GPUs here")
-
-
 def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(model: Path, call: Call, tmp_path: Path) -> None:
     done = call("export", "--format", "ctranslate2", "--model", model, "--out", "ct2")
     assert (done.code, done.err) == (0, "")
@@ -425,7 +353,3 @@ def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(mod
     line = f"ct2: an export for CTranslate2, not a model directory. {remedy}"
     for engine in ("auto", "torch", "ctranslate2"):
         assert call("translate", "--model", "ct2", "--engine", engine, stdin=b"the dog\n").refusal() == (65, line)
-    line = "--out: is the working directory, which would be replaced. Name a new folder."
-    assert call("export", "--format", "ctranslate2", "--model", model, "--out", ".").refusal() == (78, line)
-    line = f"{model}: exists and is no exported model. Name another directory or remove it."
-    assert call("export", "--format", "ctranslate2", "--model", model, "--out", model).refusal() == (78, line)

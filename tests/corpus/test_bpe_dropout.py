@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.corpus.encoded import learnt_subword, write_binarized
@@ -73,7 +73,7 @@ def test_another_process_segments_the_same(directory: Path) -> None:
     """SentencePiece's own sampling does not: from 0.2.2 on it salts its seed."""
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-c", OTHER, str(directory)]
-    said = subprocess.run(command, check=True, timeout=60, env=environment, capture_output=True, text=True).stdout
+    said = subprocess.run(command, check=True, timeout=300, env=environment, capture_output=True, text=True).stdout
     assert json.loads(said) == json.loads(json.dumps(epoch_of(directory)))
 
 
@@ -101,11 +101,8 @@ def test_an_update_keeps_its_pairs_within_the_budgets_and_counts_their_new_token
 texts = st.lists(st.sampled_from([*WORDS, "hors", "re", " ", *SYMBOLS, *ODD]), max_size=30).map("".join).map(normalise)
 
 
-@settings(deadline=None)
 @given(texts, st.floats(0, 1, exclude_max=True), st.integers(0, 2**64))
-def test_text_symbols_and_unknown_characters_stay_and_without_dropout_all_tokens(
-    directory: Path, text: str, probability: float, seed: int
-) -> None:
+def test_text_symbols_and_unknown_characters_stay(directory: Path, text: str, probability: float, seed: int) -> None:
     subword, dropout, _ = dropout_of(directory, probability)
     (plain,) = map(np.array, subword.encode_clean([text]))
     (found,) = dropout.resegmented([plain], np.random.default_rng(seed))

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.corpora import written_raw
+from tests.corpus.test_formats import tmx
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.holdout import Candidates, chosen, listed_sentences, sentence_hash
-from transformer_core.corpus.sources.local_corpus import check_unused, new_entry, update_entry
-from transformer_core.corpus.sources.raw import write_raw
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
 
 
@@ -61,70 +61,54 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
     ENGLISH.rename("my/one.txt")
     assert load_entry(new_entry("said", Path("my/one.txt"), GERMAN, source_language="nl")).languages == ["nl", "de"]
-    for name in ("one.txt", "train.src"):
-        with refused(78, rf"my/{name}: its name does not end in a language\. .*--source-language"):
-            new_entry("other", Path("my", name), GERMAN)
 
 
-def test_names_in_use_are_refused_and_that_of_the_package_without_advice_to_update_it() -> None:
-    check_unused("letters")
-    new_entry("letters", ENGLISH, GERMAN)
-    with refused(78, r"corpora/letters\.yaml: there is a corpus letters already"):
-        check_unused("letters")
-    with refused(78, r"^multi30k: a corpus of this name comes with the package\. Choose another name\.$"):
-        check_unused("multi30k")
+NINE = b"one\n" * 9
+BOTH = ("t.tsv", "t.tsv", "en", "de")
+ROWS = b"".join(b"%d a\tb\n" % number for number in range(9))
+# Files, the arguments of an entry, and the exit code and words of its refusal.
+REFUSALS: list[tuple[dict[str, bytes], tuple[str, ...], int, str]] = [
+    ({"a.en": NINE, "a.de": NINE[4:]}, ("a", "a.en", "a.de"), 65, r"a\.en: 9 lines, but a\.de has 8"),
+    ({"a.en": NINE, "a.de": NINE[:16] + b"\xff\n" + NINE[:16]}, ("a", "a.en", "a.de"), 65, r"a\.de:5: not valid UTF-8"),
+    ({"a.en": b"", "a.de": b""}, ("a", "a.en", "a.de"), 65, r"a\.en: empty"),
+    ({"a.en": NINE}, ("a", "a.en", "a.de"), 65, r"a\.de: no such file"),
+    ({"a.en": b"one\ntwo\n" * 9, "a.de": NINE * 2}, ("a", "a.en", "a.de"), 65, r"a\.en: 2 pairs .* 2 different sentences"),
+    ({"a.en": NINE, "a.de": b"\xc2\xa0\n" * 9}, ("a", "a.en", "a.de"), 65, r"a\.en: none of 9 pairs has text in en and de"),
+    ({"t.tsv": ROWS + b"c\n"}, ("a", *BOTH), 65, r"t\.tsv:10: 1 columns"),
+    ({"t.tsv": ROWS + b"c\td\te\n"}, ("a", *BOTH), 65, r"t\.tsv:10: 3 columns"),
+    ({"t.tsv": b"1\tone\teins\n" * 9}, ("a", *BOTH), 78, r"t\.tsv: 3 columns.*corpora/README\.md"),
+    ({"m.tmx": tmx([("one", "eins")] * 9)}, ("a", "m.tmx", "m.tmx", "en", "ger"), 65, r"m\.tmx: none of 9 pairs .* ger.* EN-us, de"),
+    ({}, ("a", str(ENGLISH), str(ENGLISH), "en", "de"), 78, r"my/letters\.en: given for both sides.* \.tmx and \.tsv"),
+    ({}, ("a", str(ENGLISH), str(ENGLISH)), 78, "both sides are en"),
+    *(({}, ("a", name, str(GERMAN)), 78, rf"{name}: .* language.*--source-language") for name in ("one.txt", "train.src", "m.tmx")),
+    *(({}, (name, str(ENGLISH), str(GERMAN)), 78, "not a name for a corpus") for name in ("a/b", "", "-x", "..", "two words")),
+]
 
 
-@pytest.mark.parametrize(
-    ("english", "german", "message"),
-    [
-        (b"one\n" * 9, b"eins\n" * 8, r"my/letters\.en: 9 lines, but my/letters\.de has 8"),
-        (b"one\n" * 9, b"eins\n" * 4 + b"\xff\n" + b"sechs\n" * 4, r"my/letters\.de:5: not valid UTF-8"),
-        (b"", b"", r"my/letters\.en: empty"),
-        (b"one\n", None, r"my/letters\.de: no such file"),
-        (b"one\ntwo\n" * 9, b"eins\n" * 18, r"my/letters\.en: 2 pairs are to be held out, but there are 2 different sentences"),
-        (b"one\n" * 9, b"\xc2\xa0\n" * 9, r"my/letters\.en: none of 9 pairs has text in en and de\. Look at the files\."),
-    ],
-)
-def test_unusable_files_are_bad_data_and_leave_no_entry(english: bytes, german: bytes | None, message: str) -> None:
-    ENGLISH.write_bytes(english)
-    GERMAN.unlink()
-    if german is not None:
-        GERMAN.write_bytes(german)
-    with refused(65, message):
-        new_entry("letters", ENGLISH, GERMAN)
+@pytest.mark.parametrize(("files", "arguments", "code", "words"), REFUSALS)
+def test_what_is_no_corpus_leaves_no_entry(files: dict[str, bytes], arguments: tuple[str, ...], code: int, words: str) -> None:
+    for file, content in files.items():
+        Path(file).write_bytes(content)
+    name, source, target, *languages = arguments
+    with refused(code, words):
+        new_entry(name, Path(source), Path(target), **dict(zip(("source_language", "target_language"), languages, strict=False)))
     assert not Path("corpora").exists()
 
 
-def test_invalid_names_and_two_sides_in_one_language_are_refused() -> None:
-    for name in ("a/b", "", "-x", "..", "two words"):
-        with pytest.raises(UserError, match="not a name for a corpus"):
-            new_entry(name, ENGLISH, GERMAN)
-    with pytest.raises(UserError, match="both sides are en"):
-        new_entry("letters", ENGLISH, ENGLISH)
+TEXTS = [(f"{number} dogs", f"{number} Hunde") for number in range(30)]
 
 
-def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
-    table = Path("pairs.tsv")
-    table.write_text("".join(f"{number} dogs\t{number} Hunde\n" for number in range(30)))
-    entry = load_entry(new_entry("table", table, table, source_language="en", target_language="de"))
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [("both.tsv", "".join(f"{en}\t{de}\n" for en, de in TEXTS).encode(), [1, 2]), ("both.tmx", tmx(TEXTS), [None, None])],
+)
+def test_a_table_of_two_columns_or_a_translation_memory_is_both_sides(name: str, content: bytes, columns: list[int | None]) -> None:
+    Path(name).write_bytes(content)
+    entry = load_entry(new_entry("both", Path(name), Path(name), source_language="en", target_language="de"))
     files = entry.splits.train[0].files or {}
-    assert [(language, file.column) for language, file in files.items()] == [("en", 1), ("de", 2)]
+    assert [(language, file.column) for language, file in files.items()] == list(zip(("en", "de"), columns, strict=True))
     assert entry.size is not None
-    assert entry.size.text_bytes == sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30))
-    table.write_text("1\tone\teins\n" * 9)
-    wide = r"pairs\.tsv: 3 columns; a table for both sides must have 2\. .*corpora/README\.md"
-    for file, message in ((table, wide), (ENGLISH, r"my/letters\.en: given for both sides, but only \.tmx and \.tsv files hold both")):
-        with refused(78, message):
-            new_entry("other", file, file, source_language="en", target_language="de")
-
-
-@pytest.mark.parametrize(("row", "cells"), [("c\n", 1), ("c\td\te\n", 3)])
-def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(row: str, cells: int) -> None:
-    table = Path("rows.tsv")
-    table.write_text("".join(f"{number} a\tb{number}\n" for number in range(9)) + row)
-    with refused(65, rf"rows\.tsv:10: {cells} columns instead of 2"):
-        new_entry("table", table, table, source_language="en", target_language="de", valid=1, test=1)
+    assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{en}\n{de}\n") for en, de in TEXTS))
 
 
 @pytest.mark.parametrize("columns", [(1, 2), (2, 4)])
@@ -151,16 +135,15 @@ def test_validation_and_test_may_be_files() -> None:
     entry = load_entry(new_entry("letters", ENGLISH, GERMAN, test=test))
     assert (entry.splits.valid[0].holdout, entry.splits.test[0].kinds) == (4, ["files"])
     Path("dev.de").write_text("")
-    with pytest.raises(UserError, match=r"dev\.en: 1 lines, but dev\.de has 0"):
+    with refused(65, r"dev\.en: 1 lines, but dev\.de has 0"):
         new_entry("letters", ENGLISH, GERMAN, valid=valid)
 
 
 def held_out(name: str, source: str = "en", target: str = "de") -> dict[str, set[str]]:
     """The source sentences that stage download would hold out."""
-    found = find_entry("letters")
-    Path(name).mkdir()
-    write_raw(SourceReader(found, source, target, Fetcher("letters", Path("downloads"))), Path(name))
-    return {split: set(Path(f"{name}/{split}.{source}").read_text().splitlines()) for split in ("valid", "test")}
+    reader = SourceReader(find_entry("letters"), source, target, Fetcher("letters", Path("downloads")))
+    _, splits = written_raw(reader, Path(name))
+    return {split: {sentence for sentence, _ in splits[split]} for split in ("valid", "test")}
 
 
 def test_an_update_for_changed_files_keeps_the_held_out_pairs_and_the_rest_of_the_entry() -> None:
@@ -214,7 +197,7 @@ def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_si
     entry = load_entry(path)
     assert (entry.size, (entry.splits.train[0].files or {})["en"].sha256) == (before, sha256_of(ENGLISH))
     ENGLISH.write_text(ENGLISH.read_text() + "on this side only\n")
-    with pytest.raises(UserError, match=r"my/letters\.en: 42 lines, but my/letters\.de has 41"):
+    with refused(65, r"my/letters\.en: 42 lines, but my/letters\.de has 41"):
         update_entry("letters")
 
 
@@ -228,30 +211,3 @@ def test_few_of_many_sentences_are_remembered_and_the_choice_is_the_same() -> No
     assert len(candidates.hashes) < 1100
     sizes = {"valid": 5, "test": 10}
     assert chosen(candidates.hashes, sizes, listed) == chosen(hashes, sizes, listed)
-
-
-def test_entries_that_cannot_be_updated_are_refused() -> None:
-    new_entry("letters", ENGLISH, GERMAN)
-    with pytest.raises(UserError, match=r"corpora/multi30k\.yaml: no such file\. Your own corpora: letters\."):
-        update_entry("multi30k")
-    Path("corpora/bank.yaml").write_text(
-        "name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits:\n"
-        "  train: [{trees: '*.mrg'}]\n  valid: [{holdout: 5}]\n  test: [{holdout: 5}]\n"
-    )
-    with pytest.raises(UserError, match=r"bank\.yaml: names no local file with `files`"):
-        update_entry("bank")
-
-
-def test_a_translation_memory_is_both_sides() -> None:
-    units = "".join(
-        f'<tu><tuv xml:lang="en"><seg>{n} dogs</seg></tuv><tuv xml:lang="de"><seg>{n} Hunde</seg></tuv></tu>' for n in range(30)
-    )
-    memory = Path("memory.tmx")
-    memory.write_text(f"<tmx><body>{units}</body></tmx>", encoding="utf-8")
-    with pytest.raises(UserError, match="its name does not end in a language"):
-        new_entry("memory", memory, memory)
-    entry = load_entry(new_entry("memory", memory, memory, source_language="en", target_language="de"))
-    assert entry.size is not None
-    assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30)))
-    with refused(65, r"memory\.tmx: none of 30 pairs has text in en and ger\. The languages in it are de, en\."):
-        new_entry("other", memory, memory, source_language="en", target_language="ger")

@@ -2,7 +2,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_core.corpus import text
@@ -13,7 +13,6 @@ from transformer_core.errors import UserError
 awkward = st.text(alphabet="\t\r\v\f\x00\x1c\x85\xa0\u2028\u2029\u200b\u200d\ufeff\u00ad\u2000\u0301\u0323eE aß\u212b")
 
 
-@settings(deadline=None, max_examples=50)  # each example syncs a file to disk
 @given(st.lists(awkward.map(lambda text: text.replace("\n", "")) | st.text().map(lambda text: text.replace("\n", ""))))
 def test_lines_are_read_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, written: list[str]) -> None:
     path = tmp_path_factory.mktemp("text") / "corpus.en"

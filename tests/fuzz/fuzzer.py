@@ -7,12 +7,11 @@ import re
 import resource
 import shutil
 import signal
-import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from transformer_core.errors import UserError
 
@@ -55,29 +54,12 @@ class Reader:
     examples: Callable[[], Sequence[bytes]]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """An input that a reader neither took nor refused properly: its number, and what happened."""
 
     number: int
     fault: str
-    trace: str = ""
-
-
-@dataclass
-class Outcome:
-    """The counts of a run, its slowest input, and the greatest growth of this process's peak memory."""
-
-    accepted: int = 0
-    refused: int = 0
-    slowest_ms: float = 0.0
-    greatest_mb: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def kinds(self) -> Counter[str]:
-        """The findings by fault."""
-        return Counter(finding.fault for finding in self.findings)
+    trace: str
 
 
 def mutated(examples: Sequence[bytes], number: int, seed: int) -> bytes:
@@ -121,53 +103,38 @@ def _mutate(data: bytearray, draw: random.Random, examples: Sequence[bytes]) -> 
             data[place:place] = draw.choice((_LAUGHS, draw.randbytes(draw.choice((1, 16, 200)))))
 
 
-def run(reader: Reader, numbers: range, seed: int, folder: Path) -> Outcome:
+def run(reader: Reader, numbers: range, seed: int, folder: Path) -> list[Finding]:
     """Read inputs of these numbers, each in the folder, which is emptied before."""
-    outcome, examples = Outcome(), reader.examples()
+    examples, findings = reader.examples(), []
     with contextlib.chdir(folder), contextlib.ExitStack() as bounds:
-        _read(reader.read, examples[0], folder, 0, Outcome())  # What it imports can be large, and is none of an input's.
+        _fault(reader.read, examples[0], folder, is_example=True)  # What it imports can be large, and is none of an input's.
         bounds.enter_context(_memory_bound())
         for number in numbers:
             _empty(folder)
-            data = mutated(examples, number, seed)
-            peak, began = _peak_bytes(), time.process_time()
-            refused = outcome.refused
-            finding = _read(reader.read, data, folder, number, outcome)
-            milliseconds, grown = 1_000 * (time.process_time() - began), _peak_bytes() - peak
-            if finding is None and number < len(examples) and outcome.refused > refused:
-                finding = Finding(number, "an example is refused")
-            if finding is None and (milliseconds > 1_000 * SECONDS or grown > BYTES):
-                finding = Finding(number, f"more than {SECONDS:.0f} s or {BYTES >> 30} GiB")
-            outcome.findings += [finding] if finding else []
-            outcome.slowest_ms = max(outcome.slowest_ms, milliseconds)
-            outcome.greatest_mb = max(outcome.greatest_mb, grown / 1e6)
-    return outcome
+            fault = _fault(reader.read, mutated(examples, number, seed), folder, is_example=number < len(examples))
+            findings += [Finding(number, *fault)] if fault else []
+    return findings
 
 
-def _read(read: Read, data: bytes, folder: Path, number: int, outcome: Outcome) -> Finding | None:
+def _fault(read: Read, data: bytes, folder: Path, is_example: bool) -> tuple[str, str] | None:
+    """Return what is wrong with a reader's answer to an input, and the trace of it."""
     printed = io.StringIO()
     try:
         with _time_bound(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             read(data, folder)
     except UserError as error:
-        outcome.refused += 1
-        return _fault_of_message(error, number)
+        text = str(error)
+        if is_example:
+            return "an example is refused", text
+        if not error.message.strip() or len(text) > _LONGEST_MESSAGE:
+            return f"a message of {len(text):,} characters", text[:_LONGEST_MESSAGE]
+        if not all(line.strip() and line.isprintable() for line in text.split("\n")):  # A file of many faults has many lines.
+            return "a message with control characters or an empty line", repr(text)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return Finding(number, f"{type(error).__name__} in {Path(last.filename).name}:{last.lineno}", traceback.format_exc())
-    outcome.accepted += 1
-    return None
-
-
-def _fault_of_message(error: UserError, number: int) -> Finding | None:
-    """Return the fault of a message, if any: too long, or with characters that a terminal obeys. A file of many faults has many lines."""
-    text = str(error)
-    if not error.message.strip() or len(text) > _LONGEST_MESSAGE:
-        return Finding(number, f"a message of {len(text):,} characters", text[:_LONGEST_MESSAGE])
-    if not all(line.strip() and line.isprintable() for line in text.split("\n")):
-        return Finding(number, "a message with control characters or an empty line", repr(text))
+        return f"{type(error).__name__} in {Path(last.filename).name}:{last.lineno}", traceback.format_exc()
     return None
 
 
@@ -199,10 +166,6 @@ def _memory_bound() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _empty(folder: Path) -> None:

@@ -1,10 +1,9 @@
-"""Readers of models: model directories, checkpoints, states, token ids on disk, requests to the served model, export to CTranslate2."""
+"""All readers by name, and those of models: model directories, checkpoints, states, token ids on disk, requests to the served model."""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
 from flows.stages.average import _chosen
 from tests.corpus.encoded import write_binarized
+from tests.fuzz import text_readers
 from tests.fuzz.fuzzer import Read, Reader
 from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
@@ -23,7 +23,6 @@ from transformer_core.corpus.tokens.binary import open_split, shard_files
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.decoding.translator import Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
 from transformer_core.files import sha256_of
@@ -69,14 +68,10 @@ def _config(data: bytes, folder: Path) -> None:
     _translate(_write({**(named or _directories())[0], CONFIG: data}, folder / "model"))
 
 
-def _with_weights(data: bytes, folder: Path) -> Path:
+def _weights(data: bytes, folder: Path) -> None:
     """The directory of a model from a stranger, whose config.json has the sum of these weights."""
     config = json.loads(_directories()[0][CONFIG]) | {"weights_sha256": hashlib.sha256(data).hexdigest()}
-    return _write({**_directories()[0], WEIGHTS: data, CONFIG: json.dumps(config).encode()}, folder / "model")
-
-
-def _weights(data: bytes, folder: Path) -> None:
-    _translate(_with_weights(data, folder))
+    _translate(_write({**_directories()[0], WEIGHTS: data, CONFIG: json.dumps(config).encode()}, folder / "model"))
 
 
 def _subword(data: bytes, folder: Path) -> None:
@@ -159,10 +154,6 @@ def _shortlists() -> list[bytes]:
         return [file.read_bytes()]
 
 
-def _export(data: bytes, folder: Path) -> None:
-    export_model(_with_weights(data, folder), folder / "out")
-
-
 @cache
 def _served() -> Any:
     """Return the served model behind MLflow's checks of a request."""
@@ -213,16 +204,12 @@ def _parts(name: str, count: int | None = None) -> Callable[[], Sequence[bytes]]
     return lambda: [files[name] for files in _directories()[:count]]
 
 
-def _after(load: Callable[[], object], examples: Callable[[], Sequence[bytes]]) -> Callable[[], Sequence[bytes]]:
-    """Return the examples, after imports that may take longer than an input."""
-    return lambda: load() and examples()
-
-
 def _split_part(part: int) -> Reader:
     return Reader(_split(part), lambda: [_split_files()[part]])
 
 
 READERS: dict[str, Reader] = {
+    **text_readers.READERS,
     "model-config": Reader(_config, _parts(CONFIG)),
     "model-weights": Reader(_weights, _parts(WEIGHTS, 1)),
     "model-subword": Reader(_subword, _parts(SUBWORD, 1)),
@@ -233,7 +220,6 @@ READERS: dict[str, Reader] = {
     "tokens": _split_part(1),
     "token-offsets": _split_part(2),
     "token-lines": _split_part(3),
-    "ctranslate2-export": Reader(_export, _after(partial(import_module, "ctranslate2"), _parts(WEIGHTS, 1))),
     "shortlist": Reader(_shortlist, _shortlists),
-    "request": Reader(_request, _after(_served, lambda: _REQUESTS)),
+    "request": Reader(_request, lambda: _served() and _REQUESTS),
 }

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.corpus.archives import archive_bytes
+from flows.sweeps.rows import document_of, grid_rows
+from tests.corpus.corpora import archive_bytes
 from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
+from transformer_core.cli import _parser
 from transformer_core.config import Params, resolve
 from transformer_core.corpus.sources.catalogue import Entry
 from transformer_core.corpus.sources.formats import unpack
@@ -31,6 +33,14 @@ ENTRY: dict[str, Any] = {
     "note": "",
     "splits": {split: [{"https": {"en": SIDE, "de": SIDE}}] for split in ("train", "valid", "test")},
 }
+COMMANDS = (
+    "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2",
+    "translate --model m --top-p 0.9 --seed 3 --precision int8 --device cpu",
+    "score a b --model m --json --batch-tokens 100",
+    "data new mine a.en a.de --valid-lines 3 --test c d --force",
+    "compare a b --ref c --source d --json",
+    "info --preset base --vocab-size 37000",
+)
 # Files of one stage that others read.
 OUTPUTS = {
     name: json.loads(READERS[name].examples()[-1])
@@ -55,7 +65,6 @@ few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(st.sampled_from(KEYS), values)
-@few
 def test_any_value_of_any_setting_is_taken_or_refused(place: tuple[str, str], value: object) -> None:
     section, key = place
     with contextlib.suppress(UserError):
@@ -63,7 +72,6 @@ def test_any_value_of_any_setting_is_taken_or_refused(place: tuple[str, str], va
 
 
 @given(st.sampled_from([*ENTRY, "other"]), values)
-@few
 def test_any_value_in_an_entry_is_taken_or_refused(key: str, value: object) -> None:
     with contextlib.suppress(UserError):
         validate_document(Entry, ENTRY | {key: value}, Path("own.yaml"))
@@ -84,18 +92,35 @@ def test_any_value_anywhere_in_the_output_of_a_stage_is_taken_or_refused(
 
 @given(values)
 @example(["next line \x85", {"\x85": "\u2028"}])
-@few
 def test_what_is_written_as_yaml_is_read_back_or_refused(value: object) -> None:
     with contextlib.suppress(UserError):
         assert repr(parse_yaml(yaml_text({"key": value}), "a.yaml")) == repr({"key": value})  # NaN is not equal to itself.
 
 
 @given(st.text())
-@few
 def test_any_text_is_fit_for_a_terminal_and_stays_so(text: str) -> None:
     shown = for_terminal(text)
     assert all(line.isprintable() for line in shown.split("\n"))
     assert for_terminal(shown) == shown
+
+
+@given(st.sampled_from(COMMANDS), st.integers(0, 8), st.text())
+def test_any_word_of_a_command_line_is_taken_or_refused(line: str, place: int, word: str) -> None:
+    words = line.split()
+    words[place % len(words)] = word
+    with contextlib.suppress(UserError):
+        try:
+            _parser().parse_args(words)
+        except SystemExit as end:
+            if end.code:  # That of help is 0.
+                raise
+
+
+@given(st.sampled_from(["train.warmup", "model.preset", "clean.max_ratio"]), st.text())
+def test_any_setting_of_a_sweep_is_taken_or_refused(key: str, values: str) -> None:
+    with contextlib.suppress(UserError):
+        for row in grid_rows([f"{key}={values}", "train.seed=1,2"])[:4]:
+            document_of(row, {section: keys for section, keys in PARAMS.items() if section != "machine"}, 1, None)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

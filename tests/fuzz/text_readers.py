@@ -1,11 +1,9 @@
-"""Readers of text: settings, catalogue, corpora and archives, translations, trees, records of stages, command lines."""
+"""Readers of text: settings, catalogue, corpora and archives, translations, trees, records of stages."""
 
 import gzip
 import json
 import lzma
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from flows.dvc.commands import failure
@@ -13,24 +11,27 @@ from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file, seconds_of
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
+<<<<<<< HEAD
 from flows.record.lineage import datasets, describe_training
+=======
+from flows.record.journal import Journal
+from flows.record.lineage import describe_training
+>>>>>>> tests-thin
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
 from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
-from flows.sweeps.rows import document_of, grid_rows
-from tests.corpus.archives import archive_bytes
+from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.corpus.test_formats import tmx
 from tests.evaluation.test_report import a_report, page_with
 from tests.flows.publishing import FIGURES
 from tests.flows.publishing import MANIFEST as RAW_MANIFEST
 from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
-from transformer_core.cli import _parser
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, FoundEntry, Source, Splits, check_direction, load_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, Source, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
@@ -39,9 +40,7 @@ from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import read_pairs
-from transformer_core.evaluation.comparison import side_by_side
 from transformer_core.evaluation.metrics import SCORING
-from transformer_core.evaluation.report import render_sentences
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import new_directory, read_numbers, write_json
 from transformer_core.parsing.parse_scores import score
@@ -89,22 +88,23 @@ def _params() -> list[bytes]:
 
 
 def _read_params(data: bytes, folder: Path) -> None:
-    (folder / "params.yaml").write_bytes(data)
-    resolve(load_params().model)
-
-
-def _write_over_params(data: bytes, folder: Path) -> None:
-    """A recipe and changed settings are written over a params.yaml that a person has edited."""
+    """Write a recipe over a params.yaml that a person has edited; read that, with changed settings too."""
     file = folder / "params.yaml"
     file.write_bytes(data)
     recipes.write(recipes.read("tatoeba"), file, force=True)
     load_params()
     file.write_bytes(data)
+<<<<<<< HEAD
     settings_of_run(None, {"train.updates": 5_000})
+=======
+    resolve(load_params().model)
+    with settings_of_run(None, {"train.updates": 5_000}):
+        load_params()
+>>>>>>> tests-thin
 
 
 def _read_entry(data: bytes, folder: Path) -> None:
-    """Read an own entry, and its local files, as stages local_files and download do."""
+    """Read an own entry, and its local files, as stages local_files and download do; then update it."""
     path = folder / "corpora/own.yaml"
     path.parent.mkdir()
     path.write_bytes(data)
@@ -125,15 +125,9 @@ def _read_entry(data: bytes, folder: Path) -> None:
             if source.translated:
                 for _ in TranslatedSource(source.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
                     pass
-
-
-def _update_entry(data: bytes, folder: Path) -> None:
-    (folder / "corpora").mkdir()
-    (folder / "corpora/own.yaml").write_bytes(data)
-    (folder / "own.en").write_bytes(_TEXT)
-    (folder / "own.de").write_bytes(_TABLE)
-    update_entry("own")
-    load_entry(folder / "corpora/own.yaml")
+    if entry.splits.train[0].files:
+        update_entry("own")
+        load_entry(path)
 
 
 def _file_read(name: str, column: int | None = None) -> Read:
@@ -164,6 +158,7 @@ def _packed(suffix: str) -> Read:
     return read
 
 
+_MULTI30K = PACKAGED_ENTRIES / "multi30k.yaml"
 _MEMBERS = [("un/a.en", _TEXT), ("un/a.de.gz", gzip.compress(_TEXT, mtime=0)), ("../../un/b.de", b"no")]
 
 
@@ -174,16 +169,16 @@ def _own_corpus(data: bytes, folder: Path) -> None:
         path = new_entry("mine", folder / "mine.tsv", folder / "mine.tsv", source_language="en", target_language="de")
     finally:
         assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
-    _download_and_clean(FoundEntry(load_entry(path), path), folder)
+    _download_and_clean(SourceReader(FoundEntry(load_entry(path), path), "en", "de", Fetcher("mine", folder / "downloads")), folder)
     manifest = read_output(MANIFEST, folder)
     for split, record in manifest["splits"].items():
         pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
         assert len(pairs) == record["pairs"]
 
 
-def _download_and_clean(found: FoundEntry, folder: Path) -> None:
+def _download_and_clean(reader: SourceReader, folder: Path) -> None:
     with new_directory(folder / RAW) as raw:
-        write_raw(SourceReader(found, "en", "de", Fetcher(found.entry.name, folder / "downloads")), raw)
+        write_raw(reader, raw)
     with new_directory(folder / "data/clean") as clean:
         clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
 
@@ -192,17 +187,13 @@ def _corpus_of_any_bytes(data: bytes, folder: Path) -> None:
     """A text of any bytes through stages download and clean."""
     (folder / "t.en").write_bytes(data)
     (folder / "t.de").write_bytes(b"ein guter und wahrer Satz\n" * (data.count(b"\n") + (not data.endswith(b"\n"))))
-    source = [Source.model_validate({"files": {language: {"path": f"t.{language}"} for language in ("en", "de")}})]
-    splits = Splits(train=source, valid=[Source(holdout=1)], test=[Source(holdout=1)])
-    entry = Entry(name="any", languages=["en", "de"], licence=None, note="", splits=splits)
-    _download_and_clean(FoundEntry(entry, folder / "any.yaml"), folder)
+    _download_and_clean(reader_of(folder, files_source("t")), folder)
 
 
 def _read_trees(data: bytes, folder: Path) -> None:
     (folder / "bank.mrg").write_bytes(data)
-    source = [Source(trees="*.mrg")]
-    entry = Entry(name="bank", languages=["en", TREES], licence=None, note="", splits=Splits(train=source, valid=source, test=source))
-    for pair in SourceReader(FoundEntry(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0]).pairs:
+    source = Source(trees="*.mrg")
+    for pair in reader_of(folder, source, target=TREES).open(source).pairs:
         read_tree(pair.target.decode())
 
 
@@ -214,14 +205,6 @@ def _repair_trees(data: bytes, folder: Path) -> None:
     score(outputs, [gold] * len(outputs))
     for output in outputs:
         assert leaves(repaired(output, leaves(read_tree(gold))).tree) == leaves(read_tree(gold))
-
-
-def _compare(data: bytes, folder: Path) -> None:
-    """`transformer-core compare` with a damaged file of translations."""
-    for name, content in (("a.hyp", data), ("b.hyp", _TEXT), ("test.de", _TEXT)):
-        (folder / name).write_bytes(content)
-    references, a, b = read_aligned(folder / "test.de", folder / "a.hyp", folder / "b.hyp")
-    json.dumps(side_by_side(SCORING, a, b, references).document(), allow_nan=False)
 
 
 def _state(path: Path, read: Callable[[Path], object]) -> Read:
@@ -273,13 +256,16 @@ _TRAINING_METRICS = json.dumps(
 
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
+<<<<<<< HEAD
     params = recipes.load("tatoeba")
     describe_training(RunRecord(id="f00d"), params)
     datasets(manifest, "valid", "test")
+=======
+    describe_training(Journal("f00d"), recipes.load("tatoeba"))
+>>>>>>> tests-thin
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
-    render_sentences(replace(a_report(), manifest=manifest), SCORING)
 
 
 def _read_scores(_: Path) -> None:
@@ -304,38 +290,6 @@ def _exit_code(code: int) -> None:
     assert code in (0, 65, 69, 75, 78), code
 
 
-def _arguments(data: bytes) -> list[str]:
-    return [os.fsdecode(part) for part in data.split(b"\0")]
-
-
-def _command_line(data: bytes, _: Path) -> None:
-    """The arguments of `transformer-core`: parsed, not run."""
-    try:
-        _parser().parse_args(_arguments(data))
-    except SystemExit as end:  # Help.
-        _exit_code(int(end.code or 0))
-
-
-def _sweep_settings(data: bytes, _: Path) -> None:
-    """The arguments KEY=V1,V2 of `python -m flows.sweep params`."""
-    settings = _arguments(data)
-    base = recipes.load("tatoeba").model_dump(mode="json", exclude={"machine"})
-    for row in grid_rows(settings)[:4]:
-        document_of(row, base, 1, None)
-
-
-_COMMAND_LINES = [
-    "\0".join(line.split(" ")).encode()
-    for line in (
-        "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2 --top-p 0.9 --seed 3 --precision int8 --device cpu",
-        "score a b --model m --json --batch-tokens 100",
-        "data new mine a.en a.de --valid-lines 3 --test c d --force",
-        "compare a b --ref c --source d --json",
-        "info --preset base --vocab-size 37000",
-    )
-]
-
-
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: examples
 
@@ -346,11 +300,7 @@ def _packed_examples(*modes: str) -> Callable[[], Sequence[bytes]]:
 
 READERS: dict[str, Reader] = {
     "params": Reader(_read_params, _params),
-    "params-edited": Reader(_write_over_params, _params),
-    "entry": Reader(_read_entry, _fixed(_OWN, _OF_TREES)),
-    "entry-update": Reader(_update_entry, _fixed(_OWN)),
-    "packaged-entry": Reader(_state(Path("corpora/own.yaml"), lambda folder: load_entry(folder / "corpora/own.yaml")),
-                             lambda: [(PACKAGED_ENTRIES / "multi30k.yaml").read_bytes().replace(b"name: multi30k", b"name: own")]),
+    "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
     "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
     "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
     "table": Reader(_file_read("t.tsv", column=2), _fixed(_TABLE)),
@@ -361,7 +311,6 @@ READERS: dict[str, Reader] = {
     "zip": Reader(_packed(".zip"), _packed_examples("zip")),
     "trees": Reader(_read_trees, _fixed(_TREES)),
     "parses": Reader(_repair_trees, _fixed(_SYMBOLS)),
-    "compare": Reader(_compare, _fixed(_TEXT)),
     "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
     "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
                               lambda: [json.dumps(a_report().cleaning).encode()]),
@@ -383,6 +332,4 @@ READERS: dict[str, Reader] = {
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "updates": Reader(_state(Path("updates.csv"), lambda folder: read_numbers(folder / "updates.csv")), _fixed(_UPDATES)),
     "scores": Reader(_state(SCORES, _read_scores), _fixed(_SCORES)),
-    "command-line": Reader(_command_line, lambda: _COMMAND_LINES),
-    "sweep-settings": Reader(_sweep_settings, _fixed(b"train.warmup=200,400\0train.seed=1,2\0model.preset=tiny")),
 }  # fmt: skip

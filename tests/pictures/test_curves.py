@@ -65,14 +65,8 @@ def test_a_curve_has_at_most_240_points_the_means_of_neighbours() -> None:
 
 @pytest.mark.parametrize("number", [0.0, math.nan, math.inf, 1e-45, 3e38])
 def test_whatever_was_measured_the_pictures_are_well_formed(number: float) -> None:
-    update = {
-        "update": 200.0,
-        "perplexity": number,
-        "loss": number,
-        "learning_rate": 0.0,
-        "gradient_norm": number,
-        "tokens_per_second": 0.0,
-    }
+    measured = dict.fromkeys(("perplexity", "loss", "gradient_norm"), number)
+    update = {"update": 200.0, "learning_rate": 0.0, "tokens_per_second": 0.0, **measured}
     charts = training_charts([update] * 2, [{"update": 200.0, "perplexity": number, "score": number}], "BLEU")
     drawn = {chart.title: pictures_of(chart.image) for chart in charts if chart.image}
     assert "Learning rate" in drawn

@@ -1,0 +1,139 @@
+"""What a command refuses: one line on standard error with the place and the remedy, an exit code, and every file as it was."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, write
+from transformer_core import recipes
+
+DEEP = "/".join(["folder"] * 200)
+LONG, LONGER = " ".join(["the house"] * 3), " ".join(["the house"] * 50_000)
+ENGLISH = ["the dog sees", "a cat", "the house"]
+TEXTS = {
+    "text.en": ENGLISH, f"{DEEP}/text.en": ENGLISH, "text.de": ["der Hund sieht", "eine Katze", "das Haus"], "two.de": ["d", "d"],
+    "empty": [], "blank": ["", " "],
+    "long": ["d", LONG], "longer": ["d", LONGER], "new.part": ["the dog"], "gold.tree": ["(S (NN dog))", "(S", ""],
+}  # fmt: skip
+ATTENTION, SCORE = "attention --out o --model transformer", "score --model transformer"
+TRANSLATE, NEW = "translate --model transformer", "data new --force mine"
+COMPARE, EXPORT = "compare text.de text.de --ref", "export --format ctranslate2 --model transformer"
+REFUSALS = [
+    ("--wrong translate --model m", 78, r"^transformer-core: .* --wrong\. See: transformer-core --help$"),
+    ("translate --model m --threadz 2", 78, r"^transformer-core translate: .* --threadz\. See: transformer-core translate --help$"),
+    (f"{NEW} text.en text.de --wrong", 78, r"^transformer-core data new: .* --wrong\. See: transformer-core data new --help$"),
+    ("translate", 78, "required: --model"),
+    (f"{TRANSLATE} --beam 0", 78, "--beam: .* from 1 to 100, got '0'"),
+    (f"{TRANSLATE} --beam 101", 78, "--beam: .* from 1 to 100, got '101'"),
+    (f"{TRANSLATE} --alpha nan", 78, "--alpha: .* from 0 to 10, got 'nan'"),
+    (f"{TRANSLATE} --top-p 1.5", 78, "--top-p: .* at most 1, got '1.5'"),
+    (f"{TRANSLATE} --temperature 5 text.en", 78, r"--temperature: needs --sample\. For example --sample 5"),
+    (f"{TRANSLATE} --sample 2 --top-k 3 --beam 7 text.en", 78, r"--beam: not with --sample\. Leave it out"),
+    (f"{TRANSLATE} --device cuda:77 text.en", 78, "--device: cuda:77 requested"),
+    (f"{TRANSLATE} --out . text.en", 78, r"--out: \. is a directory\. Name a file"),
+    (f"{TRANSLATE} --out o.gz text.en", 78, r"--out: o\.gz .*\. Leave out the ending"),
+    (f"{TRANSLATE} --out text.en text.en", 78, r"--out: text\.en is an input file .*\. Name another file"),
+    (f"{TRANSLATE} --out text.en linked", 78, r"--out: text\.en is an input file"),
+    (f"{TRANSLATE} --out linked --prefixes text.en two.de", 78, "--out: linked is an input file"),
+    (f"{TRANSLATE} --out linked --model mixed text.de", 78, "--out: linked is an input file"),
+    (f"{TRANSLATE} --out new new.part", 78, r"--out: new\.part is an input file"),  # The name of an unfinished output.
+    (f"{TRANSLATE} --out o --prefixes two.de text.en", 65, r"two\.de: fewer lines than the input"),
+    (f"{TRANSLATE} nowhere", 65, "nowhere: no such file"),
+    (f"{TRANSLATE} folder", 65, r"folder: is a folder\. Name a file"),
+    ("translate --model nowhere text.en", 65, r"nowhere/config\.json: no such file"),
+    ("translate --model mixed --engine torch text.en", 65, r"mixed/spm\.model: not .* SentencePiece"),
+    ("translate --model partial --engine torch text.en", 65, r"partial/spm\.model: no such file\. A model directory holds"),
+    ("translate --model partial --engine ctranslate2 text.en", 65, r"partial/spm\.model: no such file"),
+    (f"{EXPORT} --out .", 78, r"--out: is the working directory.*\. Name a new folder"),
+    (f"{EXPORT} --out transformer", 78, "transformer: exists and is no exported model"),
+    (f"{ATTENTION} --layers 3 a", 78, "--layers: 3 requested, but the model has 2"),
+    (f"{ATTENTION} --layers 1, a", 78, "--layers: .* above 0, got ''"),
+    (f"{ATTENTION} --heads 1,5 a", 78, "--heads: 5 requested, but the model has 2"),
+    (f"{ATTENTION} --heads 0 a", 78, "--heads: .* above 0, got '0'"),
+    (f"{ATTENTION} --kind self a", 78, "--kind: invalid choice: 'self'"),
+    (f"{ATTENTION} ' '", 78, "SOURCE_SENTENCE: no text"),
+    (f"{ATTENTION} th\udcff", 78, "SOURCE_SENTENCE: must be valid UTF-8"),
+    (f"{ATTENTION} --device cuda:99 a", 78, "--device: cuda:99 requested"),
+    (f"{ATTENTION} --model recurrent --kind encoder a", 78, r"--kind: .* encoder .*\. It has: cross"),
+    (f"{ATTENTION} --model convolutional a", 78, "no attention weights"),
+    (f"{ATTENTION} --model learned '{LONG}'", 65, r"SOURCE_SENTENCE: \d+ tokens, .* 6 positions\. Split"),
+    (f"{ATTENTION} --model learned a '{LONG}'", 65, r"TARGET_SENTENCE: \d+ tokens"),
+    (f"{ATTENTION} --model nowhere a", 65, r"nowhere/config\.json: no such file"),
+    (f"{ATTENTION} --out text.en a b", 78, r"--out: text\.en cannot be written to \(File exists\)"),
+    (f"{SCORE} text.en", 78, "required: TARGET"),
+    (f"{SCORE} text.en none.de", 65, r"none\.de: no such file"),
+    (f"{SCORE} text.en two.de", 65, r"text\.en: 3 lines, but two\.de has 2"),
+    (f"{SCORE} text.en bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 2\)\. Re-encode"),
+    (f"{SCORE} --model nowhere text.en text.de", 65, r"nowhere/config\.json: no such file"),
+    (f"{SCORE} --device cuda:99 text.en text.de", 78, "--device: cuda:99 requested"),
+    (f"{SCORE} --device gpu text.en text.de", 78, "--device: must be cpu, cuda or cuda:N, got 'gpu'"),
+    (f"{SCORE} --batch-tokens 0 text.en text.de", 78, "--batch-tokens: .* above 0"),
+    (f"{SCORE} --model learned long two.de", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
+    (f"{SCORE} --model learned two.de long", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
+    (f"{SCORE} longer two.de", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),  # The model would take 50 GB.
+    (f"{SCORE} two.de longer", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),
+    (f"{SCORE} --max-input 4 two.de long", 65, r"long:2: \d+ tokens, at most 4"),
+    (f"{SCORE} empty empty", 65, "empty: holds no sentence"),
+    (f"{SCORE} blank blank", 65, "blank: holds no sentence"),
+    ("compare text.de text.de", 78, "required: --ref"),
+    (f"{COMPARE} none.de", 65, r"none\.de: no such file"),
+    (f"{COMPARE} two.de", 65, r"text\.de: 3 lines, but two\.de has 2"),
+    (f"{COMPARE} text.de --source two.de", 65, r"two\.de: 2 lines, but text\.de has 3"),
+    (f"{COMPARE} bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 2\)"),
+    (f"{COMPARE} gold.tree", 65, r"gold\.tree:2: not one tree in brackets"),
+    ("compare empty empty --ref empty", 65, "empty: holds no line"),
+    ("info --preset base --vocab-size 16", 78, "--vocab-size: .* above 16, got '16'"),
+    ("info --preset table3/E-learned --length 1025", 78, "--length: the model has 1024 positions.* 1025 tokens"),
+    ("estimate --preset base --rate 0", 78, "--rate: .* above 0, got '0'"),
+    ("estimate --length 1000", 78, "--length: a micro-batch holds 640 tokens.* 1000"),
+    ("data plan", 78, r"corpora/web\.yaml: sacrebleu: wmt14/ful: .*\. Did you mean wmt14/full"),
+    ("recipe tatoeba", 78, r"params\.yaml: differs from every recipe and would be lost\. Keep a copy, then repeat with --force"),
+    ("data new mine text.en text.de", 78, r"params\.yaml: differs from every recipe"),
+    ("data new taken text.en text.de", 78, r"corpora/taken\.yaml: .* already\. .*transformer-core data update taken"),
+    ("data new multi30k text.en text.de", 78, r"^multi30k: .* comes with the package\. Choose another name\.$"),
+    ("data update multi30k", 78, r"corpora/multi30k\.yaml: no such file\. Your own corpora: taken, web"),
+    ("data update web", 78, r"web\.yaml: names no local file with `files`"),
+    (f"{NEW} text.en none.de", 65, r"none\.de: no such file"),
+    (f"{NEW} text.en text.de --source-language 'en us'", 78, "--source-language: must be a language: .* got 'en us'"),
+    (f"{NEW} text.en text.de --target-language ''", 78, "--target-language: must be a language: .* got ''"),
+    (f"{NEW} text.en text.de --source-language tree", 78, "--source-language: tree is not a language of text"),
+    (f"{NEW} text.en text.de --target-language tree", 78, "--target-language: tree is not a language of text"),
+    (f"{NEW} {DEEP}/text.en text.de", 78, r"corpora/mine\.yaml: "),
+]
+
+
+@pytest.fixture
+def before(call: Call) -> dict[Path, bytes | None]:  # noqa: ARG001  # In the folder that it moves to.
+    """Files for the commands, and what is in them."""
+    for name in ("partial", "mixed", "corpora", DEEP):
+        Path(name).mkdir(parents=True)
+    for name, lines in TEXTS.items():
+        write(name, lines)
+    Path("bad").write_bytes(b"das\nd\xff\nHaus\n")
+    Path("linked").symlink_to("text.en")
+    for folder in ("partial", "mixed"):
+        for name in ("config.json", "model.safetensors"):
+            Path(folder, name).symlink_to(Path("transformer", name).resolve())
+    Path("mixed/spm.model").symlink_to("../text.en")
+    Path("corpora/taken.yaml").touch()
+    splits = "{train: [{folder: {path: .., stem: text}}], valid: [{holdout: 1}], test: [{sacrebleu: wmt14/ful}]}"
+    write("corpora/web.yaml", ["name: web", "languages: [en, de]", "licence: CC0", "note: ''", f"splits: {splits}"])
+    edited = re.sub("tokens_per_microbatch: .*", "tokens_per_microbatch: 640", recipes.read("tatoeba"))
+    write("params.yaml", edited.replace("corpus: tatoeba", "corpus: web").split("\n"))
+    return contents()
+
+
+def contents() -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), REFUSALS)
+def test_what_cannot_be_is_one_line_and_changes_no_file(
+    arguments: str, code: int, words: str, call: Call, before: dict[Path, bytes | None]
+) -> None:
+    found, line = call(*shlex.split(arguments)).refusal()
+    assert re.search(words, line), line
+    assert found == code
+    assert contents() == before
