@@ -115,11 +115,6 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     assert translate("--out", "out", "lines") == (0, "", "")
     assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
     assert translate("--interactive", "lines").out == piped.out
-<<<<<<< HEAD
-    assert translate("--out", ".", "lines").refusal() == (78, "--out: . is a directory. Name a file.")
-    assert "would be plain text under the name of a compressed file" in translate("--out", "o.gz", "lines").refusal()[1]
-=======
->>>>>>> tests-thin
 
 
 def test_a_run_that_fails_leaves_the_finished_lines(translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,7 @@ from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file, seconds_of
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
-<<<<<<< HEAD
 from flows.record.lineage import datasets, describe_training
-=======
-from flows.record.journal import Journal
-from flows.record.lineage import describe_training
->>>>>>> tests-thin
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
@@ -94,13 +89,8 @@ def _read_params(data: bytes, folder: Path) -> None:
     recipes.write(recipes.read("tatoeba"), file, force=True)
     load_params()
     file.write_bytes(data)
-<<<<<<< HEAD
-    settings_of_run(None, {"train.updates": 5_000})
-=======
     resolve(load_params().model)
-    with settings_of_run(None, {"train.updates": 5_000}):
-        load_params()
->>>>>>> tests-thin
+    settings_of_run(None, {"train.updates": 5_000})
 
 
 def _read_entry(data: bytes, folder: Path) -> None:
@@ -256,13 +246,9 @@ _TRAINING_METRICS = json.dumps(
 
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
-<<<<<<< HEAD
     params = recipes.load("tatoeba")
     describe_training(RunRecord(id="f00d"), params)
     datasets(manifest, "valid", "test")
-=======
-    describe_training(Journal("f00d"), recipes.load("tatoeba"))
->>>>>>> tests-thin
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
