@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 _NODES = ("n1", "n2")
@@ -97,7 +97,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    ports = [_free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     (folder / "slurm.conf").write_text(_CONFIGURATION.format(folder=folder, user=getuser(), host=socket.gethostname(), ports=ports))
     made = Cluster(folder)
     munge = [f"--{name}={folder}/munge.{name.partition('-')[0]}" for name in ("socket", "pid-file", "log-file", "seed-file")]
@@ -119,8 +119,3 @@ def _stop(pid_file: Path) -> None:
         process = psutil.Process(int(pid_file.read_text()))
         process.send_signal(signal.SIGTERM)
         process.wait(20)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -30,7 +30,7 @@ FAULTS = [
     ("  dropout: 0", "  dropout: 1.5", "model.dropout: must be less than 1, got 1.5"),
     ("  preset: tiny", "  preset: tiny\n  convolutions: [[1, 0, 1]]", "model.convolutions.0.1: must be greater than 0, got 0"),
     ("  name: tatoeba-en-de", "  name: it's", 'publish.name: must be a name without / : \' and ", got "it\'s"'),
-    ("  pools: {}", "  pools: {train: 3}", "machine.pools.train: must be a valid string, got 3"),
+    ("  places: {}", "  places: {train: 3}", "machine.places.train: must be a valid dictionary or object to extract fields from, got 3"),
     ("  threads:", "  thread:", "machine.thread: unknown key. Did you mean 'threads'?"),
     ("  target: de", "  target: en", "download.target: must differ from download.source, got 'en'"),
     ("  keep: 5", "  keep: 2", "average.count: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer."),

@@ -1,5 +1,6 @@
 """Polling instead of sleeping, and the processes that are left."""
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -35,3 +36,9 @@ def processes(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
 def runs_train(process: psutil.Process) -> bool:
     """Whether a process is that of stage train, or torchrun or a rank of it."""
     return process.cmdline()[-2:] == ["flows.stages", "train"]
+
+
+def free_port() -> int:
+    """A port of the loopback that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

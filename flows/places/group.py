@@ -1,4 +1,4 @@
-"""A group of nodes that train together. Environment variables describe it to each node, whether Prefect, Slurm or Kubernetes starts it.
+"""A group of nodes that train together. Environment variables, set by the scheduler's job, describe it to each node.
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
 TRANSFORMER_ADDRESS=10.0.0.2   this node's address for the others; default: the one from which it reaches the rendezvous
@@ -8,7 +8,6 @@ TRANSFORMER_JOIN_SECONDS=900   time for which a node waits for the others
 import ipaddress
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -62,16 +61,6 @@ class NodeGroup:
             raise configuration_error(f"TRANSFORMER_NODE_RANK={rank}: must be from 0 to {nodes - 1}")
         return cls(nodes, rank, rendezvous)
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables that `from_environment` reads."""
-        return {
-            "TRANSFORMER_NODES": str(self.nodes),
-            "TRANSFORMER_NODE_RANK": str(self.rank),
-            "TRANSFORMER_RENDEZVOUS": self.rendezvous,
-            "TRANSFORMER_ADDRESS": self.address,
-            "TRANSFORMER_JOIN_SECONDS": str(self.join_seconds),
-        }
-
     def torchrun(self) -> list[str]:
         """Return options of torchrun. The rendezvous is static: torch's dynamic one numbers nodes by address, so any could get rank 0."""
         host, port = address_of(self.rendezvous)
@@ -95,37 +84,18 @@ class NodeGroup:
         return {key: os.environ.get(key, value) for key, value in chosen.items()}
 
     def own_address(self) -> str:
-        """Return this node's address for the others.
+        """Return this node's address for the others: $TRANSFORMER_ADDRESS, else the one on the route to the rendezvous.
 
         On node 0, the rendezvous may be the host's own name, which Debian resolves to a loopback address (127.0.1.1). Other machines do not
-        reach that, so a loopback address is returned only if the rendezvous is one. Raises `UserError` (78): this machine has no other
-        address.
+        reach that, so the address on the default route is returned then. Raises `UserError` (69): there is no such route.
         """
         if self.address:
             return self.address
         host, port = address_of(self.rendezvous)
-        return address_towards(host, port) if host == "localhost" or _is_loopback(host) else address_for_others(host, port)
-
-
-def address_for_others(host: str, port: int) -> str:
-    """Return the address from which this machine reaches a host.
-
-    If the host is this machine itself, return its address on the default route, or else on the first interface that is up and not the
-    loopback. Raises `UserError` (78): this machine has only loopback addresses.
-    """
-    address = address_towards(host, port)
-    if not _is_loopback(address):
-        return address
-    with suppress(UserError):
-        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737): the default route.
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, addresses in psutil.net_if_addrs().items():
-        for entry in addresses:
-            if name in up and entry.family == socket.AF_INET and not _is_loopback(entry.address):
-                return str(entry.address)
-    raise configuration_error(
-        "this machine has only loopback addresses", "Set TRANSFORMER_ADDRESS to an address that the other nodes can reach."
-    )
+        address = address_towards(host, port)
+        on_one_machine = host == "localhost" or _is_loopback(host)
+        # An address for documentation (RFC 5737).
+        return address_towards("192.0.2.1", 9) if _is_loopback(address) and not on_one_machine else address
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
@@ -147,7 +117,7 @@ def address_towards(host: str, port: int) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise UserError(f"{host}:{port}: {error.strerror}", "Check the address and the network.", ExitCode.UNAVAILABLE) from None
+        raise UserError(f"{host}:{port}: {error.strerror}", "Check the network.", ExitCode.UNAVAILABLE) from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -155,9 +125,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def free_port(address: str) -> int:
-    """Return a free port at an address of this machine."""
-    with socket.create_server((address, 0)) as server:
-        return int(server.getsockname()[1])

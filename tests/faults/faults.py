@@ -13,13 +13,12 @@ from random import Random
 
 import psutil
 
-from flows.places.group import free_port
 from tests.faults.pipeline import DVC, FLOW, OUTPUTS, STAGES, Ended, Home, Pipeline
 from tests.faults.proxy import Trouble, troubled
 from tests.flows.prefect_server import PrefectServer
 from tests.flows.servers import mlflow_server
 from tests.mounts import MOUNTING
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 
 Action = Callable[[], object]
 
@@ -102,7 +101,7 @@ def kill_prefect_server(scene: Scene) -> Ended:
 
 
 def kill_mlflow_server(scene: Scene) -> Ended:
-    server, port = ExitStack(), free_port("127.0.0.1")
+    server, port = ExitStack(), free_port()
     server.enter_context(mlflow_server(port, scene.home.folder))
     scene.database = scene.home.folder / "server.db"
     scene.home.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
@@ -115,7 +114,7 @@ def mlflow_in_trouble(how: str) -> Callable[[Scene], Ended]:
     """A server of MLflow that from a moment on is slow, answers 500 or something that is no JSON."""
 
     def fault(scene: Scene) -> Ended:
-        port = free_port("127.0.0.1")
+        port = free_port()
         scene.stack.enter_context(mlflow_server(port, scene.home.folder))
         scene.database = scene.home.folder / "server.db"
         trouble: Trouble = scene.stack.enter_context(troubled(port))

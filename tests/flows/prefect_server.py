@@ -13,17 +13,16 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-from flows.places.group import free_port
 from tests.clone import Clone
 from tests.flows.servers import server, with_tables
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 
 
 class PrefectServer:
     """A Prefect server with a home of its own, which can be killed and started again at its address."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        self._host, self._port, self._log = host, free_port("127.0.0.1"), folder / "server.log"
+        self._host, self._port, self._log = host, free_port(), folder / "server.log"
         self.address = f"http://127.0.0.1:{self._port}/api"
         self.environment = {"PREFECT_HOME": str(with_tables(folder)), "PREFECT_API_URL": self.address}
         self._running = ExitStack()

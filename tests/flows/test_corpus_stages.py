@@ -15,10 +15,9 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from flows.places.group import free_port
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.text import splits_of, write_lines, write_pairs
@@ -158,7 +157,7 @@ def replace_german() -> None:
 
 
 def no_network() -> None:
-    web_entry(f"http://127.0.0.1:{free_port('127.0.0.1')}/train")
+    web_entry(f"http://127.0.0.1:{free_port()}/train")
 
 
 def damaged_mirror() -> None:

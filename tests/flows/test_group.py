@@ -1,7 +1,6 @@
 """Nodes that train together: the environment of each, and that a group is complete or ends."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,16 +9,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.places.group import NodeGroup, address_towards, free_port
+from flows.places.group import NodeGroup, address_towards
 from tests.flows.test_train_stage import prepare
 from tests.refusals import refused
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 from transformer_core.errors import UserError
 
 
 def tell(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(f"TRANSFORMER_{name}", value)
+
+
+def environment(nodes: int, rank: int, rendezvous: str) -> dict[str, str]:
+    return {"NODES": str(nodes), "NODE_RANK": str(rank), "RENDEZVOUS": rendezvous}
 
 
 def test_a_machine_without_a_group_in_its_environment_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,11 +39,10 @@ def test_a_node_of_a_pool_takes_its_address_and_the_time_to_wait_from_its_machin
         NodeGroup(3, 2, "10.77.0.1:29400")
 
 
-def test_a_group_reads_back_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = NodeGroup(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
-    for name, value in group.environment().items():
-        monkeypatch.setenv(name, value)
-    assert NodeGroup.from_environment() == group
+def test_a_group_is_read_from_the_environment_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, **environment(3, 2, "10.77.0.1:29400"), ADDRESS="10.77.0.3", JOIN_SECONDS="60")
+    group = NodeGroup.from_environment()
+    assert group == NodeGroup(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
     assert {"--nnodes=3", "--node-rank=2", "--master-addr=10.77.0.1", "--local-addr=10.77.0.3"} <= set(group.torchrun())
 
 
@@ -69,22 +71,19 @@ def test_a_node_tells_the_others_the_address_that_leads_to_the_first_or_the_one_
 
 
 class Nodes:
-    """Nodes of a group as processes here, each in a folder of its own with the inputs of stage train."""
+    """Nodes of a group as processes here, in one folder with the inputs of stage train, as on shared storage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self.rendezvous = f"127.0.0.1:{free_port()}"
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, rank: int, state: Path | None = None, join_seconds: int = 120) -> "subprocess.Popen[str]":
-        group = NodeGroup(2, rank, self.rendezvous, "127.0.0.1", join_seconds)
-        environment = {**os.environ, **group.environment()}
-        if state is not None:
-            environment["TRANSFORMER_STATE"] = str(state)
+    def start(self, rank: int, join_seconds: int = 120) -> "subprocess.Popen[str]":
+        group = {**environment(2, rank, self.rendezvous), "ADDRESS": "127.0.0.1", "JOIN_SECONDS": str(join_seconds)}
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.stages", "train"],
-            cwd=self.folder / str(rank),
-            env=environment,
+            [sys.executable, "-m", "flows.stages", "train", "--here"],
+            cwd=self.folder,
+            env={**os.environ, **{f"TRANSFORMER_{name}": value for name, value in group.items()}},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -95,10 +94,8 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    (tmp_path / "0").mkdir()
-    monkeypatch.chdir(tmp_path / "0")
+    monkeypatch.chdir(tmp_path)
     prepare("bpe", updates=20000, save_every=10000, validate_every=10000)
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
     made = Nodes(tmp_path)
     yield made
     for process in made.started:
@@ -132,9 +129,9 @@ def test_a_node_gives_up_waiting_for_the_others(nodes: Nodes) -> None:
 
 @pytest.mark.slow  # about 20 s: two processes with a rank each
 def test_a_group_stops_and_saves_together(nodes: Nodes, tmp_path: Path) -> None:
-    both = [nodes.start(rank, tmp_path / "shared") for rank in (0, 1)]
+    both = [nodes.start(rank) for rank in (0, 1)]
     wait_until_training(both[0])
-    wait_for(lambda: list(tmp_path.glob("shared/record/*/machine-1.csv")), process=both[0])
+    wait_for(lambda: list(tmp_path.glob(".state/record/*/machine-1.csv")), process=both[0])
     both[1].terminate()  # either of them
     codes, output = zip(*map(ended, both), strict=True)
     assert codes == (75, 75), output

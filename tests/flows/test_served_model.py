@@ -17,11 +17,11 @@ import requests
 from mlflow.pyfunc.model import PythonModelContext
 
 from flows import translate
-from flows.places.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
+from tests.waiting import free_port
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
@@ -60,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
     folder = tmp_path_factory.mktemp("serving")
     with pytest.MonkeyPatch.context() as patch:
         publish_in(folder, model_directory, patch)
-        port = free_port("127.0.0.1")
+        port = free_port()
         command = ["mlflow", "models", "serve", "-m", f"models:/{MODEL}", "--env-manager", "local", "--port", str(port)]
         with servers.server(*command, log=folder / "serve.log", url=f"http://127.0.0.1:{port}/ping"):
             yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))

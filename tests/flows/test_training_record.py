@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from flows.places.group import free_port
 from flows.record.run import CPU, RunRecord
 from flows.record.server import connect, search
 from tests.flows.publishing import FINGERPRINT, before_publish, random_model
 from tests.flows.servers import mlflow_server
 from tests.flows.stages import set_params
 from tests.flows.test_train_stage import prepare
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 
 pytestmark = pytest.mark.slow  # About a minute: a server, and six programs that import torch and MLflow.
 
@@ -36,7 +35,7 @@ Recorded = tuple[Path, MlflowClient, list[str]]
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """The folder of a training, with a publication of another in its folder `published`; their record; the outputs of all programs."""
-    folder, port = tmp_path_factory.mktemp("recorded"), free_port("127.0.0.1")
+    folder, port = tmp_path_factory.mktemp("recorded"), free_port()
     shown, address = f"MLflow at http://127.0.0.1:{port}", f"http://{LOGIN}@127.0.0.1:{port}"
     with pytest.MonkeyPatch.context() as patch:
         (folder / "published").mkdir()
