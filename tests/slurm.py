@@ -68,6 +68,10 @@ class Cluster:
         wait_for(lambda: job in self.jobs("PENDING"), f"job {job} was not queued again", pause=0.2)
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
 
+    def wait_until_idle(self) -> None:
+        """Wait until both nodes are there and have nothing to do."""
+        wait_for(lambda: self.run("sinfo", "--noheader", "--format=%T %D") == "idle 2", "the nodes of Slurm are not idle", pause=0.5)
+
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
         subprocess.run(["slurmd", "-N", name, "-f", self.environment["SLURM_CONF"]], check=True)
@@ -108,7 +112,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         subprocess.run(["slurmctld", "-c", "-f", folder / "slurm.conf"], check=True)
         for name in _NODES:
             made.start_node(name)
-        wait_for(lambda: made.run("sinfo", "--noheader", "--format=%T %D") == "idle 2", "the nodes of Slurm are not idle", pause=0.5)
+        made.wait_until_idle()
         yield made
         for job in made.jobs("RUNNING", "PENDING"):
             subprocess.run(["scancel", "--signal=KILL", "--full", job], env={**os.environ, **made.environment}, check=False)

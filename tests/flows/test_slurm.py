@@ -127,6 +127,7 @@ def test_a_job_that_slurm_ends_is_queued_again_and_goes_on(way: str, running: Ru
         running.slurm.lose_node("n2")
         wait_for(lambda: "down" in running.slurm.run("sinfo", "--noheader", "--format=%T"), "the node is not lost", pause=0.5)
         running.slurm.start_node("n2")
+        running.slurm.wait_until_idle()  # Slurm ends what it takes for the old job there.
     running.slurm.start_now(running.job)
     if way == "time limit":
         running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=20")
