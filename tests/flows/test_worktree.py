@@ -182,5 +182,5 @@ def test_without_a_commit_at_the_top_of_a_repository_the_reason_is_one_line(monk
                 snapshot()
     monkeypatch.chdir(tmp_path)
     git("init", "-q")
-    with refused(78, "Runs with other settings need a repository with a commit"):
+    with refused(78, "Runs with other settings need a commit"):
         snapshot()
