@@ -103,10 +103,9 @@ def plan(
     sections = base.model_dump(mode="json", exclude={"machine"})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
     chosen = choose(_rows(name, settings, scale), rows)
-    if updates and any("train.updates" in row.overrides for row in chosen):
-        raise configuration_error("--updates: the settings name train.updates", "Use one of the two.")
-    if seeds and any("train.seed" in row.overrides for row in chosen):
-        raise configuration_error("--seeds: the settings name train.seed", "Use one of the two.")
+    for option, key, given in (("--updates", "train.updates", updates), ("--seeds", "train.seed", seeds)):
+        if given and any(key in row.overrides for row in chosen):
+            raise configuration_error(f"{option}: the settings name {key}", "Use one of the two.")
     digest, jobs = code_digest(files.tree), []
     for row in chosen:
         for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):

@@ -26,7 +26,7 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> dict[st
     if recipe is not None and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
-        _set(document, key, value)
+        set_key(document, key, value)
     check_params(document)
     return cast("dict[str, Any]", document)
 
@@ -45,7 +45,8 @@ def _sections(parse: Callable[[str, str], Any]) -> dict[str, Any]:
     return document
 
 
-def _set(document: dict[str, Any], key: str, value: object) -> None:
+def set_key(document: dict[str, Any], key: str, value: object) -> None:
+    """Set a value by its dotted key. Raises `UserError` (78): the key names no section."""
     section, dot, name = key.partition(".")
     if not (dot and name):
         raise configuration_error(f"override {key!r}: must name section and key", 'For example: {"train.updates": 50}')

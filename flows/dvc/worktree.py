@@ -54,7 +54,7 @@ def snapshot() -> Snapshot:
             raise configuration_error(f"{prefix}: not the top of its git repository", "Make it a repository of its own: git init")
     except subprocess.CalledProcessError as error:
         reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
-        raise configuration_error(f"git: {reason}", "Runs with other settings need a repository with a commit.") from None
+        raise configuration_error(f"git: {reason}", "Runs with other settings need a commit: git add -A && git commit") from None
     with TemporaryDirectory() as folder:
         index, mine = Path(folder, "index"), Path(git(Path(), "rev-parse", "--git-path", "index"))
         if mine.exists():

@@ -16,7 +16,7 @@ from flows.dvc.settings import MACHINE
 from flows.dvc.worktree import Snapshot, worktree
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
-from flows.process.runner import EXITS, StageError
+from flows.process.runner import StageError
 from flows.record.documents import read_output
 from flows.record.tasks import read_scores
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Train, load_params
@@ -92,19 +92,11 @@ def run_job(job: Job, files: Snapshot, machine: Machine, log: StageLog) -> None:
         with worktree(job.workspace.name, files, document, LAST_STAGE) as folder:
             code = run_child(dvc("repro", LAST_STAGE), log, environment={"PATH": search_path()}, directory=folder)
             if code:
-                raise StageError(*_reason(job, code, log.last_line))
+                code, reason = failure(failed_stage(log.last_line) or LAST_STAGE, code, log.last_line, folder)
+                raise StageError(code, f"{job.name}: {reason}")
             write_json(job.result, _figures(job, folder))
     except UserError as error:
         raise UserError(f"{job.name}: {error.message}", error.remedy, error.exit_code) from None
-
-
-def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
-    """Return exit code and reason of the stage that DVC names or, if it names none, of the last one that reported its exit."""
-    ended = sorted((job.workspace / EXITS).glob("*.json"), key=lambda file: file.stat().st_mtime)
-    # A stage that was killed outright has left no report, but those before it have.
-    stage = failed_stage(last_line) or (ended[-1].stem if ended else LAST_STAGE)
-    code, reason = failure(stage, code, last_line, job.workspace)
-    return code, f"{job.name}: {reason}"
 
 
 def _figures(job: Job, folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flows.dvc.settings import set_key
 from transformer_core.config import Model, Params, resolve
 from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, TransformerSize
@@ -112,7 +113,7 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     """Return the tracked sections of params.yaml for one training of a row; None keeps the recipe's seed or updates.
 
     A Transformer keeps the recipe's `model.norm`, because the paper's tables do not vary it, and six layers with the paper's post-norm
-    learn almost nothing in few updates. Raises `UserError` (78): the row changes a key that is in no section.
+    learn almost nothing in few updates. Raises `UserError` (78): a key names no section.
     """
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
     if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":
@@ -120,10 +121,7 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     changes = {"train.seed": seed, "train.updates": updates}
     overrides = {**row.overrides, **{key: value for key, value in changes.items() if value is not None}}
     for key, value in overrides.items():
-        section, _, name = key.partition(".")
-        if section not in document or not name:
-            raise configuration_error(f"{key!r}: no key of params.yaml", f"Sections: {', '.join(document)}.")
-        document[section][name] = value
+        set_key(document, key, value)
     return document
 
 

@@ -1,9 +1,7 @@
 """DVC's commands in a repository of one stage that is written by others, or was when they were killed."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,9 +27,11 @@ def written_by(process: int, command: str) -> Path:
 
 def test_a_stage_that_another_dvc_command_runs_is_worth_another_try() -> None:
     """`--wait-for-lock` does not wait for that."""
-    written_by(os.getpid(), f"dvc {' '.join(sys.argv[1:])}")
-    repair()
-    ended = subprocess.run(dvc("repro", "one"), check=False, capture_output=True, text=True)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        written_by(other.pid, "/usr/bin/dvc 60")  # With the arguments of that process.
+        repair()
+        ended = subprocess.run(dvc("repro", "one"), check=False, capture_output=True, text=True)
+        other.kill()
     busy = "another DVC command runs a stage in this repository. Wait until it ends, then run again."
     assert failure("one", ended.returncode, ended.stderr.splitlines()[-1]) == (69, f"one: {busy}")
 

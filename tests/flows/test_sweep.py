@@ -94,7 +94,7 @@ WRONG = [
     (["params", "train.updates=50,60", "--updates", "70"], "--updates: the settings name train.updates"),
     (["params", "train.seed=1,2", "--seeds", "3"], "--seeds: the settings name train.seed"),
     (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
-    (["params", "warmup=1"], "'warmup': no key of params.yaml"),
+    (["params", "warmup=1"], "override 'warmup': must name section and key"),
     (["params", "train.seed=1", "train.seed=2"], "train.seed, train.seed: a key is given twice"),
     (["params", "train.warmup=200,0o310,400"], "train.warmup: a value is given twice"),
     (["params", f"train.seed={','.join(map(str, range(101)))}", "train.warmup=1,2,3,4,5,6,7,8,9,10"], "1,010 combinations of the values"),

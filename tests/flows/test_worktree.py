@@ -1,5 +1,6 @@
 """Worktrees of runs with other settings, in a repository of three stages."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,22 +27,28 @@ KEY = "0123456789abcdef"
 SETTINGS = {"word": "other"}
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository whose stages have run; one reads the data of `dvc add`."""
-    folder = tmp_path / "here"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("template")
+    texts = {"in/a": "a", "data": "b", "dvc.yaml": STAGES, "params.yaml": "word: first\n", ".gitignore": IGNORED, ".dvcignore": IGNORED}
+    with chdir(folder):
+        git("init", "-q")
+        for name, text in texts.items():
+            write_text(Path(name), text)
+        with Repo.init() as repo:
+            repo.add("data")
+            repo.reproduce()
+        git("add", "-A")
+        git("commit", "-q", "-m", "a")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it as the working directory."""
+    folder = shutil.copytree(template, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(folder)
-    git("init", "-q")
-    write_text(Path("in/a"), "a")
-    texts = {"data": "b", "dvc.yaml": STAGES, "params.yaml": "word: first\n", ".gitignore": IGNORED, ".dvcignore": IGNORED}
-    for name, text in texts.items():
-        write_text(Path(name), text)
-    with Repo.init() as repo:
-        repo.add("data")
-        repo.reproduce()
-    git("add", "-A")
-    git("commit", "-q", "-m", "a")
     return folder
 
 
@@ -162,7 +169,7 @@ def test_the_sums_of_a_download_are_kept_here_also_after_a_failure() -> None:
 
 
 def test_data_of_dvc_add_that_the_cache_does_not_have_are_named_with_the_way_to_fetch_them() -> None:
-    subprocess.run(["rm", "-r", ".dvc/cache"], check=True)
+    shutil.rmtree(".dvc/cache")
     with refused(78, r"^dvc checkout: .*data .* Fetch missing data: dvc pull data\.dvc$"), worktree(KEY, snapshot(), SETTINGS, "two"):
         pass
 
@@ -175,5 +182,5 @@ def test_without_a_commit_at_the_top_of_a_repository_the_reason_is_one_line(monk
                 snapshot()
     monkeypatch.chdir(tmp_path)
     git("init", "-q")
-    with refused(78, "Runs with other settings need a repository with a commit"):
+    with refused(78, "Runs with other settings need a commit"):
         snapshot()
