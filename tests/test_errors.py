@@ -58,10 +58,10 @@ def test_a_gpu_that_has_failed_is_one_line_and_worth_another_try(error: Exceptio
 @pytest.mark.parametrize(("others_gib", "code"), [(70, 69), (1, 78)])
 def test_a_gpu_whose_memory_others_use_is_worth_another_try(others_gib: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 80 << 30))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 80 - others_gib << 30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (0 if gpu == 3 else 80 << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: 80 - others_gib << 30 if gpu == 3 else 0)
     with refused(code), machine_errors("train", ""):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from uuid import uuid4
 import requests
 
 from transformer_core.config import PARAMS_FILE, load_params
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors, without_logins
 from transformer_core.files import is_locked, locked
 from transformer_core.project import check_repository
 
@@ -68,7 +68,8 @@ def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
     yield from _torch()
     for name, check in {**_CHECKS, **(_CLUSTER_CHECKS if cluster else {})}.items():
         try:
-            said = check(root)
+            with machine_errors(name, ""):
+                said = check(root)
             yield said if isinstance(said, Finding) else Finding(name, "ok", said)
         except UserError as error:
             yield Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
@@ -210,11 +211,6 @@ def _check_artifact(root: Path) -> str:
     return "the server stores artifacts"
 
 
-def _check_git(root: Path) -> str:
-    _run(["git", "ls-remote", "--exit-code", "origin", "HEAD"], root, "Check with: git remote -v")
-    return "the remote origin can be read"
-
-
 def _check_slurm(root: Path) -> str:
     if not shutil.which("sbatch"):
         return "no sbatch here"
@@ -223,7 +219,7 @@ def _check_slurm(root: Path) -> str:
 
 def _run(command: Sequence[str], root: Path, remedy: str) -> str:
     """Return the last line of a command's output. Raises `UserError` (69): it failed."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+    environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     options: dict[str, Any] = {"cwd": root, "env": environment, "capture_output": True, "text": True, "timeout": _SECONDS, "check": False}
     try:
         done = subprocess.run(command, **options)
@@ -231,7 +227,7 @@ def _run(command: Sequence[str], root: Path, remedy: str) -> str:
         raise UserError(first_line(error), remedy, ExitCode.UNAVAILABLE) from None
     lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""]
     if done.returncode:
-        raise UserError(next((line for line in lines if line.startswith("fatal")), lines[-1]), remedy, ExitCode.UNAVAILABLE)
+        raise UserError(lines[-1], remedy, ExitCode.UNAVAILABLE)
     return lines[-1]
 
 
@@ -245,4 +241,4 @@ _CHECKS: dict[str, Check] = {
     "mlflow": _check_mlflow,
     "prefect": _check_prefect,
 }
-_CLUSTER_CHECKS: dict[str, Check] = {"artifacts": _check_artifact, "git": _check_git, "slurm": _check_slurm}
+_CLUSTER_CHECKS: dict[str, Check] = {"artifacts": _check_artifact, "slurm": _check_slurm}

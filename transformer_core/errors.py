@@ -121,8 +121,10 @@ def used_by_others(error: BaseException) -> str:
 
     if not torch.cuda.is_initialized():
         return ""
-    free, total = torch.cuda.mem_get_info()
-    others = (total - free - torch.cuda.memory_reserved()) / 2**30
+    named = re.search(r"GPU (\d+) has a total capacity", str(error))
+    device = int(named[1]) if named else None
+    free, total = torch.cuda.mem_get_info(device)
+    others = (total - free - torch.cuda.memory_reserved(device)) / 2**30
     return f"other processes use {others:.0f} of {total / 2**30:.0f} GiB" if others > _OTHERS_GIB else ""
 
 

@@ -22,7 +22,7 @@ class Exit(NamedTuple):
     transient: bool
 
 
-EXITS = {
+CODES = {
     int(ExitCode.DONE): Exit("done", False),
     BUG: Exit("a bug: the traceback is in the log", False),
     int(ExitCode.BAD_DATA): Exit("the data are wrong or damaged", False),
@@ -36,7 +36,7 @@ EXITS = {
     DVC_FAILED: Exit("DVC failed; the report in .state/exit has the code of the stage", False),
 }
 _CAUSES = (int(ExitCode.BAD_CONFIGURATION), int(ExitCode.BAD_DATA), KILLED, SIGNALLED + signal.SIGBUS, BUG)
-TRANSIENT = frozenset(code for code, known in EXITS.items() if known.transient)
+TRANSIENT = frozenset(code for code, known in CODES.items() if known.transient)
 
 
 def shell_code(code: int) -> int:

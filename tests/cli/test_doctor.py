@@ -201,6 +201,5 @@ def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Pat
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(healthy), prepend=os.pathsep)
     findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
-    assert [findings[name]["status"] for name in ("artifacts", "git", "slurm")] == ["ok", "problem", "ok"]
+    assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
     assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"
-    assert findings["git"]["detail"] == "fatal: 'origin' does not appear to be a git repository"

@@ -12,7 +12,7 @@ def add_to(commands: Commands) -> None:
     """Add the commands to the parser."""
     doctor = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
     doctor.add_argument("--json", action="store_true", help="print JSON")
-    doctor.add_argument("--cluster", action="store_true", help="check what stages elsewhere need, too: artifacts, git, Slurm")
+    doctor.add_argument("--cluster", action="store_true", help="check what stages elsewhere need, too: artifacts in MLflow, Slurm")
     doctor.set_defaults(run=run_doctor)
     new = add_command(
         commands,

@@ -74,8 +74,9 @@ def remove_training(state: Path) -> None:
     It is renamed under its lock, so that a training that begins meanwhile has a new one; NFS removes no folder with an open file.
     """
     with locked(state / TRAINING_LOCK, "this training"):
-        removed = state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
-    shutil.rmtree(removed)
+        state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
+    for removed in state.parent.glob(f".{state.name}.*.old"):  # Also what a killed process has left.
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def stopped_trainings(root: Path) -> list[Path]:
@@ -163,11 +164,11 @@ class StateDirectory:
         if last or self._refused:
             with self._queue_lock:
                 self._queue = deque(write for write in self._queue if write.best is not None)
-        self._start(_Write(update, copied(state)))
+        self._start(update, state)
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
         """Write the weights after `update`; remove all checkpoints except the last `keep` and those of the updates in `best`."""
-        self._start(_Write(update, copied(weights), frozenset(best)))
+        self._start(update, weights, frozenset(best))
 
     def wait(self) -> None:
         """Wait until all writes are on disk. An error in writing is raised here or in a later save.
@@ -190,8 +191,9 @@ class StateDirectory:
                     continue
             _log.warning("%s: damaged or of another format, passed over", file)
 
-    def _start(self, write: _Write) -> None:
+    def _start(self, update: int, value: dict[str, Any], best: frozenset[int] | None = None) -> None:
         self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
+        write = _Write(update, copied(value), best)
         with self._queue_lock:
             self._queue.append(write)
         self._writing.append(self._writer.submit(self._write_queued))
@@ -218,10 +220,11 @@ class StateDirectory:
                 fault = next((words for words in _FULL if words in str(error)), "")
                 if not fault:
                     raise
+                if self._saves not in self._refused:
+                    _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
                 self._refused.add(self._saves)
                 if len(self._refused) == _MOST_REFUSED:
                     raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") from None
-                _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
                 with self._queue_lock:
                     self._queue.appendleft(write)
                 self._failed = False
