@@ -160,6 +160,15 @@ def sync(uri: str, again: bool = False) -> None:
         send_all(uri, again)
 
 
+def send_others(uri: str) -> None:
+    """Send all records; an error is printed. A fault of another run, such as its evaluation's, keeps no model from the registry."""
+    try:
+        send_all(uri)
+    except Exception as error:
+        line = f"MLflow at {uri}: a record was not sent ({first_line(error)}). Send it with: python -m flows.tracking sync"
+        echo(for_terminal(line), sys.stderr)
+
+
 def unsent(uri: str) -> list[str]:
     """Return the ids of the records that have not been sent to this server whole; a run that is not over is one."""
     return [identity for identity in _identities() if not all_sent(identity, uri)]
