@@ -60,7 +60,6 @@ def _create(file: Path) -> None:
 
     folder = file.parent / ARTIFACT_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    # A stage that is stopped now ends while its sender is here: what is left then is removed as far as possible, without a traceback.
     with TemporaryDirectory(dir=folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
         new = Path(temporary) / file.name
         MlflowClient(f"{SQLITE}{new}").search_experiments()
