@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, RAW, TRAINING_METRICS, require, rerun_remedy
 from transformer_core.config import Decode, Params
@@ -43,7 +43,7 @@ class _Trained(Needed):
     """The key `training` of a model's config.json."""
 
     fingerprint: Name
-    run: str = ""
+    run: str = Field("", pattern=r"^[\w.-]*$")
     updates: Total
 
 

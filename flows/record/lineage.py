@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping
 from hashlib import sha256
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.child import git
-from flows.process.paths import DVC_LOCK, MANIFEST, sections_up_to
+from flows.process.paths import DVC_LOCK, MANIFEST, TRAINING, UPDATES, VALIDATION, sections_up_to
 from flows.record.documents import read_output
-from flows.record.run import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, RunRecord, flatten
+from flows.record.run import COMMIT, DESCRIPTION, FINGERPRINT, NAME, RUN_FILE, SOURCE, Dataset, RunRecord, flatten, identity_of, now_ms
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.errors import UserError
-from transformer_core.files import DVC_EXPERIMENT, sha256_of
+from transformer_core.files import DVC_EXPERIMENT, new_directory, read_numbers, sha256_of, write_json
 
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 CONTEXTS = {"train": "training", "valid": "validation"}
@@ -53,6 +54,24 @@ def describe_training(record: RunRecord, params: Params) -> None:
     record.parameters = flatten(params.model_dump(include={*sections_up_to("train")}, exclude_none=True))
     record.inputs = datasets(manifest, "train", "valid") if manifest else []
     record.tags |= {NAME: training_name(params), DESCRIPTION: training_description(params, manifest)}
+
+
+def record_from_tables(params: Params, training: Mapping[str, Any]) -> RunRecord:
+    """Write the record of a training that DVC took from its cache, from its CSV files, as if it had ended now, and return it.
+
+    `training` is the key of this name in its model's config.json.
+    """
+    end_ms = now_ms()
+    seconds = max((row["seconds"] for row in read_numbers(UPDATES)), default=0.0)
+    record = RunRecord(id=identity_of(training), start_ms=end_ms - round(1000 * seconds), end_ms=end_ms, status="FINISHED")
+    record.score = params.download.task.key
+    describe_training(record, params)
+    record.tags |= {FINGERPRINT: training["fingerprint"], "filled_from": TRAINING.as_posix()}
+    with new_directory(record.folder) as folder:
+        for table in (UPDATES, VALIDATION):
+            shutil.copyfile(table, folder / table.name)
+        write_json(folder / RUN_FILE, record.model_dump())
+    return record
 
 
 def training_name(params: Params) -> str:

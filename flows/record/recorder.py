@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -18,7 +19,7 @@ from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDAT
 from flows.process.progress import progress
 from flows.process.runner import echo
 from flows.record.lineage import describe_training, lineage
-from flows.record.run import RunRecord, new_identity, read_record, training_record
+from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
@@ -82,7 +83,8 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
             try:
                 yield recorder
             except BaseException as error:
-                record.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
+                with suppress(OSError):  # On a full disk the run ends without a record of it.
+                    record.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
                 raise
             record.attach_files(TABLES, folder="training")
             record.end()
@@ -98,15 +100,17 @@ def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
     file = state / RUN
     earlier = file.read_text(encoding="latin-1") if file.exists() else ""
     earlier = earlier if re.fullmatch("[0-9a-f]{32}", earlier) else ""
-    if earlier and any(map(is_whole, state_files(state))):
-        return training_record(earlier, fingerprint, task.key)
+    resumed = bool(earlier) and any(map(is_whole, state_files(state)))
+    identity = earlier if resumed else uuid4().hex
+    new = RunRecord(id=identity, tags={FINGERPRINT: fingerprint}, score=task.key)
+    if resumed:
+        return read_record(identity) or new
     with suppress(UserError):  # Damaged, which is no fault of this training.
         record = read_record(earlier) if earlier else None
         if record is not None and record.status == "RUNNING":
             record.end("KILLED", max(round(1000 * path.stat().st_mtime) for path in record.folder.iterdir()))
-    identity = new_identity()
     write_text(file, identity)
-    return training_record(identity, fingerprint, task.key)
+    return new
 
 
 class Recorder(Observer):

@@ -10,7 +10,6 @@ The folder is not that of the training's state, because DVC's next run removes a
 
 import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +42,11 @@ CPU = "cpu_utilization_percentage"
 _REMEDY = "Remove its folder: what was not sent from it to MLflow is lost."
 
 Row = tuple[int, int, dict[str, float]]
+
+
+def now_ms() -> int:
+    """Return the time as MLflow has it, in milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 class _Part(BaseModel):
@@ -82,7 +86,7 @@ class RunRecord(_Part):
     id: str = Field(pattern=r"^\w[\w.-]*$")
     parent: str = ""
     status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "RUNNING"
-    start_ms: int = Field(default_factory=lambda: now_ms())
+    start_ms: int = Field(default_factory=now_ms)
     end_ms: int | None = None
     parameters: dict[str, str] = {}
     tags: dict[str, str] = {}
@@ -144,22 +148,19 @@ class RunRecord(_Part):
         A line that does not begin with a number has the names of the columns from there on. A row's time follows from its seconds, so it
         is the same whenever it is read. Raises `UserError` (65): the table is damaged.
         """
-        columns: list[str] = []
+        names: list[str] = []
+        prefix = self.prefix(table)
         try:
             for line in table.read_text(encoding="utf-8").split("\n")[:-1]:
                 first, *cells = line.split(",")
                 if not first.isdigit():
-                    columns = cells
+                    names = [f"{prefix}{self.score if column == VALIDATION_SCORE else column}" for column in cells]
                 elif int(first) not in known:
-                    values = {name: float(cell) for name, cell in zip(columns, cells, strict=True)}
-                    yield int(first), self.start_ms + round(1000 * values["seconds"]), self._metrics(table, values)
+                    values = {name: float(cell) for name, cell in zip(names, cells, strict=True)}
+                    time_ms = self.start_ms + round(1000 * values.pop(f"{prefix}seconds"))
+                    yield int(first), time_ms, values
         except (ValueError, KeyError, OverflowError):
             raise UserError(f"{table}: not a table of a training", _REMEDY) from None
-
-    def _metrics(self, table: Path, values: Mapping[str, float]) -> dict[str, float]:
-        prefix, left_out = self.prefix(table), () if table.name == UPDATES.name else ("seconds",)
-        named = {self.score if name == VALIDATION_SCORE else name: value for name, value in values.items() if name not in left_out}
-        return {f"{prefix}{name}": value for name, value in named.items()}
 
 
 def records() -> Path:
@@ -178,16 +179,6 @@ def read_record(identity: str) -> RunRecord | None:
     return record
 
 
-def training_record(identity: str, fingerprint: str, score: str) -> RunRecord:
-    """Return the record of a training, perhaps begun on another machine, or a new one."""
-    return read_record(identity) or RunRecord(id=identity, tags={FINGERPRINT: fingerprint}, score=score)
-
-
-def new_identity() -> str:
-    """Return the id of a new training."""
-    return uuid.uuid4().hex
-
-
 def identity_of(training: Mapping[str, Any]) -> str:
     """Return the id of the training in a model's config.json; of a model made elsewhere, which has none, its fingerprint stands for it."""
     return str(training.get("run") or training["fingerprint"])
@@ -202,8 +193,3 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[f"{prefix}{name}"] = str(value)
     return flat
-
-
-def now_ms() -> int:
-    """Return the time as MLflow has it, in milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -50,34 +50,22 @@ class Sender:
         self._steps: dict[tuple[str, str], set[int]] = {}
 
     def send(self, record: RunRecord) -> "Run":
-        """Log what MLflow lacks of a record, and return its run as it was before."""
-        from mlflow.entities import Metric, Param, RunTag
-
-        written = sha256_of(record.folder / RUN_FILE)
-        run = self._run(record.id, record.tags.get(NAME, record.id), record.start_ms)
-        run_id, data = run.info.run_id, run.data
-        # MLflow never changes a parameter: one that has another value becomes a tag of its name.
-        now = {**data.params, **data.tags}
-        tags = {**record.tags, **{name: value for name, value in record.parameters.items() if name in data.params and value != now[name]}}
-        if record.parent:
-            tags[PARENT_TAG] = self._run(record.parent, record.parent).info.run_id
-        scores = {name: score for name, score in record.metrics.items() if score.value != data.metrics.get(name)}
-        self.client.log_batch(
-            run_id,
-            [Metric(name, score.value, score.time_ms, score.step) for name, score in scores.items()],
-            [Param(name, value) for name, value in record.parameters.items() if name not in data.params],
-            [RunTag(name, value) for name, value in tags.items() if value != data.tags.get(name)],
-        )
-        self._log_inputs(record, run)
-        for table in record.tables():
-            self._log_rows(record, table, run_id)
-        self._log_artifacts(record, run)
-        if record.status == "RUNNING" != run.info.status:
-            self.client.update_run(run_id, status="RUNNING")
-        elif record.status != "RUNNING" and (run.info.status, run.info.end_time) != (record.status, record.end_ms):
-            self.client.set_terminated(run_id, record.status, record.end_ms)
-        if record.status != "RUNNING":
-            write_text(record.folder / _SENT, _mark(self._uri, written))
+        """Log what MLflow lacks of a record, and return its run as it was before. Another process that sends is waited for."""
+        with (records() / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            written = sha256_of(record.folder / RUN_FILE)
+            run = self._run(record.id, record.tags.get(NAME, record.id), record.start_ms)
+            self._log_values(record, run)
+            self._log_inputs(record, run)
+            for table in record.tables():
+                self._log_rows(record, table, run.info.run_id)
+            self._log_artifacts(record, run)
+            if record.status == "RUNNING" != run.info.status:
+                self.client.update_run(run.info.run_id, status="RUNNING")
+            elif record.status != "RUNNING" and (run.info.status, run.info.end_time) != (record.status, record.end_ms):
+                self.client.set_terminated(run.info.run_id, record.status, record.end_ms)
+            if record.status != "RUNNING":
+                write_text(record.folder / _SENT, _mark(self._uri, written))
         return run
 
     def _run(self, identity: str, name: str, start_ms: int | None = None) -> "Run":
@@ -85,6 +73,22 @@ class Sender:
         if found := search(self.client, f"tags.{RECORD} = '{identity}'"):
             return found[-1]
         return self.client.create_run(experiment_id(self.client), start_ms, {RECORD: identity}, name)
+
+    def _log_values(self, record: RunRecord, run: "Run") -> None:
+        """Log tags, parameters and scores. MLflow never changes a parameter: one that has another value becomes a tag of its name."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        data = run.data
+        now, tags = {**data.params, **data.tags}, dict(record.tags)
+        tags |= {name: value for name, value in record.parameters.items() if name in data.params and value != now[name]}
+        if record.parent:
+            tags[PARENT_TAG] = self._run(record.parent, record.parent).info.run_id
+        self.client.log_batch(
+            run.info.run_id,
+            [Metric(name, one.value, one.time_ms, one.step) for name, one in record.metrics.items() if one.value != data.metrics.get(name)],
+            [Param(name, value) for name, value in record.parameters.items() if name not in data.params],
+            [RunTag(name, value) for name, value in tags.items() if value != data.tags.get(name)],
+        )
 
     def _log_inputs(self, record: RunRecord, run: "Run") -> None:
         there = {(read.dataset.name, read.dataset.digest) for read in run.inputs.dataset_inputs} if run.inputs else set()
@@ -126,7 +130,7 @@ class Sender:
 
 
 def send_all(uri: str, again: bool = False) -> None:
-    """Send all records. Only one process sends at a time; others wait for it.
+    """Send all records.
 
     Args:
         again: compare all with MLflow; otherwise those alone that have changed since they were sent to this server.
@@ -138,16 +142,14 @@ def send_all(uri: str, again: bool = False) -> None:
     chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))
     if not chosen:
         return
-    first_error: Exception | None = None
-    with _alone():
-        sender = Sender(uri)
-        for identity in chosen:
-            try:
-                if record := read_record(identity):
-                    sender.send(record)
-            except Exception as error:  # Of this record: too large for a proxy, refused, or damaged.
-                connect(uri)  # Raises an error if the server itself is away, which holds for the others as well.
-                first_error = first_error or error
+    sender, first_error = Sender(uri), None
+    for identity in chosen:
+        try:
+            if record := read_record(identity):
+                sender.send(record)
+        except Exception as error:  # Of this record: too large for a proxy, refused, or damaged.
+            connect(uri)  # Raises an error if the server itself is away, which holds for the others as well.
+            first_error = first_error or error
     if first_error is not None:
         raise first_error
 
@@ -156,6 +158,15 @@ def sync(uri: str, again: bool = False) -> None:
     """Send all records, see `send_all`. Raises `UserError`: 69 if MLflow is unavailable, 78 if it refuses, 65 for a damaged record."""
     with reaching(uri):
         send_all(uri, again)
+
+
+def send_others(uri: str) -> None:
+    """Send all records; an error is printed. A fault of another run, such as its evaluation's, keeps no model from the registry."""
+    try:
+        send_all(uri)
+    except Exception as error:
+        line = f"MLflow at {uri}: a record was not sent ({first_line(error)}). Send it with: python -m flows.tracking sync"
+        echo(for_terminal(line), sys.stderr)
 
 
 def unsent(uri: str) -> list[str]:
@@ -189,10 +200,9 @@ def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
         while True:
             last_time = stop.wait(pause)
             try:
-                with _alone():
-                    sender = sender or Sender(uri)
-                    if latest := read_record(record.id):
-                        sender.send(latest)
+                sender = sender or Sender(uri)
+                if latest := read_record(record.id):
+                    sender.send(latest)
                 pause = INTERVAL_SECONDS
                 if others:
                     others = False
@@ -210,15 +220,6 @@ def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
         if not all_sent(record.id, uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
             echo(for_terminal(f"MLflow at {uri}: {trouble}. {remedy}"), sys.stderr)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the lock of the process, of this clone or of those that share its records, that sends."""
-    records().mkdir(parents=True, exist_ok=True)
-    with (records() / "lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _identities() -> list[str]:

@@ -6,7 +6,6 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -21,20 +20,19 @@ from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
-from flows.process.runner import echo
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
-from flows.record.lineage import describe_training, training_description, training_name
+from flows.record.lineage import record_from_tables, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
-from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, RUN_FILE, SCORES_STEP, RunRecord, identity_of, now_ms, read_record
-from flows.record.sending import Sender, send_all
+from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
+from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
 from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
-from transformer_core.errors import first_line, writing
+from transformer_core.errors import writing
 from transformer_core.evaluation.pages import with_verdict
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
-from transformer_core.files import DVC_EXPERIMENT, new_directory, read_numbers, sha256_of, write_json
+from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
@@ -60,7 +58,7 @@ def run(params: Params) -> str:
         paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     )
     name, uri = params.publish.name, tracking_uri(params.machine)
-    record = training_record(params, config["training"])
+    record = read_record(identity_of(config["training"])) or record_from_tables(params, config["training"])
     add_result(record, params, manifest, scores, scoring)
     with reaching(uri):
         sender = Sender(uri, transfers=True)
@@ -103,27 +101,6 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
-def training_record(params: Params, training: Mapping[str, Any]) -> RunRecord:
-    """Return the record of the model's training, of which `training` is in its config.json.
-
-    If there is none here, because DVC took the training from its cache, it is made from the CSV files, as if it had ended now.
-    """
-    identity = identity_of(training)
-    if record := read_record(identity):
-        return record
-    seconds = max(row["seconds"] for row in read_numbers(paths.UPDATES))
-    end_ms = now_ms()
-    record = RunRecord(id=identity, start_ms=end_ms - round(1000 * seconds), end_ms=end_ms, status="FINISHED")
-    record.score = params.download.task.key
-    describe_training(record, params)
-    record.tags |= {FINGERPRINT: training["fingerprint"], "filled_from": paths.TRAINING.as_posix()}
-    with new_directory(record.folder) as folder:
-        for table in (paths.UPDATES, paths.VALIDATION):
-            shutil.copyfile(table, folder / table.name)
-        write_json(folder / RUN_FILE, record.model_dump())
-    return record
-
-
 def add_result(record: RunRecord, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], scoring: Scoring) -> None:
     """Add the result to the record of the training: to its name and text, as metrics, and as report and outputs."""
     result = f"**{scoring.task.headline(scores)}** on {scores['lines']:,} lines of test ({scores['signature']})."
@@ -132,14 +109,6 @@ def add_result(record: RunRecord, params: Params, manifest: Mapping[str, Any], s
     record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
-
-
-def send_others(uri: str) -> None:
-    """Send the other records, such as the evaluation's. A fault of one of them keeps no model from the registry."""
-    try:
-        send_all(uri)
-    except Exception as error:
-        echo(f"MLflow at {uri}: a record was not sent ({first_line(error)}). See: python -m flows.tracking sync", sys.stderr)
 
 
 def logged_before(client: MlflowClient, training: Run, tags: Mapping[str, str]) -> LoggedModel | None:

@@ -340,20 +340,14 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
     assert error.count("\n") == 1
 
 
-def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = threading.Event()
-
-    def connect_and_tell(*given: Any) -> MlflowClient:
-        reached.set()
-        return connect(*given)
-
-    monkeypatch.setattr(sending, "connect", connect_and_tell)  # The first that is done with the lock.
+def test_one_process_sends_at_a_time_and_another_waits_for_it(client: MlflowClient, mlflow_store: str) -> None:
     recorded().end()
     waiting = threading.Thread(target=sync, args=[mlflow_store])
     with (records() / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         waiting.start()
-        assert not reached.wait(0.5)
+        waiting.join(1)
+        assert all_runs(client) == []
     waiting.join()
     assert all_sent("f00d", mlflow_store)
 
