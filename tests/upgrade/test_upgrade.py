@@ -103,9 +103,7 @@ def test_files_of_a_later_format_are_refused_in_one_line_that_says_how_to_go_on(
         document = read_json(file)
         now = document["format"]
         write_json(file, document | {"format": now + 1})
-        with refused(
-            65, rf"{file}: format: must be {now}, got {now + 1}\. Another version .*: make it again, or use that version"
-        ):
+        with refused(65, rf"{file}: format: must be {now}, got {now + 1}\. Another version .*: make it again, or use that version"):
             read(file.parent)  # type: ignore[operator]
 
 
