@@ -59,12 +59,3 @@ def test_tokenised_references_are_pointed_out(call: Call) -> None:
     done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de")
     assert done.code == 0
     assert done.err == "ref.de: looks tokenised; compare these scores only with each other.\n"
-
-
-def test_parsers_are_compared_with_gold_trees(call: Call) -> None:
-    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
-    for name, line in (("flat.hyp", "(S XX XX XX )S"), ("right.hyp", "(S (NP XX XX )NP (VP XX )VP )S"), ("gold.tree", gold)):
-        write(name, [line] * 3)
-    out = call("compare", "flat.hyp", "right.hyp", "--ref", "gold.tree").out
-    assert ["F1", "50.00", "100.00", "+50.00"] in [line.split()[:4] for line in out.split("\n")]
-    assert f"B          {gold}" in out

@@ -26,7 +26,6 @@ REFUSALS = [
     (f"{NEW} text.en text.de --wrong", 78, r"^transformer-core data new: .* --wrong\. See: transformer-core data new --help$"),
     ("translate", 78, "required: --model"),
     (f"{TRANSLATE} --beam 0", 78, "--beam: .* from 1 to 100, got '0'"),
-    (f"{TRANSLATE} --beam 101", 78, "--beam: .* from 1 to 100, got '101'"),
     (f"{TRANSLATE} --alpha nan", 78, "--alpha: .* from 0 to 10, got 'nan'"),
     (f"{TRANSLATE} --top-p 1.5", 78, "--top-p: .* at most 1, got '1.5'"),
     (f"{TRANSLATE} --temperature 5 text.en", 78, r"--temperature: needs --sample\. For example --sample 5"),
@@ -51,7 +50,6 @@ REFUSALS = [
     (f"{ATTENTION} --layers 3 a", 78, "--layers: 3 requested, but the model has 2"),
     (f"{ATTENTION} --layers 1, a", 78, "--layers: .* above 0, got ''"),
     (f"{ATTENTION} --heads 1,5 a", 78, "--heads: 5 requested, but the model has 2"),
-    (f"{ATTENTION} --heads 0 a", 78, "--heads: .* above 0, got '0'"),
     (f"{ATTENTION} --kind self a", 78, "--kind: invalid choice: 'self'"),
     (f"{ATTENTION} ' '", 78, "SOURCE_SENTENCE: no text"),
     (f"{ATTENTION} th\udcff", 78, "SOURCE_SENTENCE: must be valid UTF-8"),
@@ -73,7 +71,6 @@ REFUSALS = [
     (f"{SCORE} --model learned long two.de", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
     (f"{SCORE} --model learned two.de long", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
     (f"{SCORE} longer two.de", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),  # The model would take 50 GB.
-    (f"{SCORE} two.de longer", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),
     (f"{SCORE} --max-input 4 two.de long", 65, r"long:2: \d+ tokens, at most 4"),
     (f"{SCORE} empty empty", 65, "empty: holds no sentence"),
     (f"{SCORE} blank blank", 65, "blank: holds no sentence"),
@@ -99,7 +96,6 @@ REFUSALS = [
     (f"{NEW} text.en text.de --source-language 'en us'", 78, "--source-language: must be a language: .* got 'en us'"),
     (f"{NEW} text.en text.de --target-language ''", 78, "--target-language: must be a language: .* got ''"),
     (f"{NEW} text.en text.de --source-language tree", 78, "--source-language: tree is not a language of text"),
-    (f"{NEW} text.en text.de --target-language tree", 78, "--target-language: tree is not a language of text"),
     (f"{NEW} {DEEP}/text.en text.de", 78, r"corpora/mine\.yaml: "),
 ]
 

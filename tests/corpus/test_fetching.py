@@ -123,10 +123,11 @@ def test_a_failed_download_is_one_line_and_nothing_is_kept(
     assert files_in(fetcher.downloads) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("https_proxy", "http://me:secret@a..b:8"), ("https_proxy", "socks5://a:9"), ("REQUESTS_CA_BUNDLE", "nowhere.pem")]
-)
-def test_proxies_or_certificates_may_be_wrong(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+PROXIES = ["socks5://me:secret@127.0.0.1:9", "me:secret@127.0.0.1:x", "http://me:secret@a..b:8"]
+
+
+@pytest.mark.parametrize(("name", "value"), [*(("https_proxy", proxy) for proxy in PROXIES), ("REQUESTS_CA_BUNDLE", "nowhere.pem")])
+def test_a_wrong_proxy_or_certificate_is_named(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)

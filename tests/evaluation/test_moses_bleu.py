@@ -51,6 +51,8 @@ def test_compounds_are_split_as_the_papers_script_does(line: str, split: str) ->
 def test_compounds_are_split_in_german_alone() -> None:
     assert moses_tokens(["Make-up."], "de") == ["Make ##AT##-##AT## up ."]
     assert moses_tokens(["Make-up."], "fr") == ["Make-up ."]
+    for language, split in (("de", "yes"), ("fr", "no")):
+        assert f"|compounds-split:{split}|" in paper_bleu(["a"], ["a"], language)[1]
 
 
 def test_a_split_compound_is_right_in_part() -> None:
@@ -60,12 +62,6 @@ def test_a_split_compound_is_right_in_part() -> None:
     assert paper_bleu(hypotheses, references, "de")[0] == pytest.approx(expected)
     # Unsplit there are 7 tokens, and no four in a row are right.
     assert paper_bleu(hypotheses, references, "en")[0] == 0
-
-
-def test_the_signature_says_that_it_is_no_sacrebleu() -> None:
-    german, french = (paper_bleu(["a"], ["a"], language)[1] for language in ("de", "fr"))
-    assert german.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
-    assert french.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-fr|compounds-split:no|smooth:none|sacremoses:")
 
 
 def test_multi30k_counts_lowercased_text_with_plain_punctuation() -> None:

@@ -186,6 +186,9 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
     # machine, three of three examples and of the sentence looked at.
     assert hostile.all_text().count(ATTACK) == 13 + 9 + 3
     assert {"<b>", "</svg>", "&amp;", "·<i>"} <= {text for _, texts in pictures_of(html) for text in texts}
+    calm, hostile = (Page(render_sentences(report, SCORING)) for report in (a_report(), attacked(a_report())))
+    assert {tag for tag, _ in hostile.elements} <= {tag for tag, _ in calm.elements}
+    assert hostile.all_text().count(ATTACK) == 2 + 9  # Corpus in title and heading, three texts of three sentences.
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
@@ -324,12 +327,6 @@ def test_the_page_of_sentences_has_all_of_them_with_their_scores() -> None:
     rows = [attributes for tag, attributes in page.elements if tag == "tr"]
     assert [attributes.get("class") for attributes in rows] == [None, "exact", None, None]
     assert page.texts_of("td")[:5] == ["1", "100.0", "3", "A man rides.", "Ein Mann fährt."]
-
-
-def test_hostile_text_in_the_page_of_sentences_changes_no_element() -> None:
-    calm, hostile = (Page(render_sentences(report, SCORING)) for report in (a_report(), attacked(a_report())))
-    assert {tag for tag, _ in hostile.elements} <= {tag for tag, _ in calm.elements}
-    assert hostile.all_text().count(ATTACK) == 2 + 9  # Corpus in title and heading, three texts of three sentences.
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
