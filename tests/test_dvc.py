@@ -40,6 +40,7 @@ NO_RESULT = {
     "transformer_core/corpus/sources/manifest.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",
+    "transformer_core/places.py",
     "transformer_core/compressed.py",
     "transformer_core/processes.py",
     "transformer_core/schema.py",

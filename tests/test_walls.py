@@ -17,7 +17,7 @@ COMPONENTS = {
         {"errors"},
         {"compressed", "files", "processes"},
         {"schema", "yaml_io"},
-        {"tasks"},
+        {"places", "tasks"},
         {"sizes"},
         {"presets"},
         {"config"},
