@@ -5,7 +5,7 @@ import pytest
 
 from tests.clone import bundled
 from tests.refusals import refused
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, entry_names, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import SPLITS
@@ -93,21 +93,10 @@ def test_an_own_entry_goes_before_a_packaged_one() -> None:
     assert find_entry("multi30k").path == path
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: "), ("../params", "Known")]
-)
+@pytest.mark.parametrize(("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: ")])
 def test_an_unknown_name_is_refused_with_similar_ones(name: str, remedy: str) -> None:
-    with refused(78, r"download\.corpus: no corpus is called") as caught:
+    with refused(78, rf"download\.corpus: no corpus is called .*{re.escape(remedy)}"):
         find_entry(name)
-    assert remedy in caught.value.remedy
-
-
-def test_a_language_that_the_entry_does_not_have_is_refused() -> None:
-    written(ENTRY)
-    found = find_entry("tiny")
-    check_direction(found, "de", "en")
-    with refused(78, r"download.target: .*tiny.yaml has no language 'fr'. It has en, de\."):
-        check_direction(found, "en", "fr")
 
 
 # A text of ENTRY, the text that replaces it, and a part of the message.

@@ -15,13 +15,12 @@ from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
 from flows.stages.average import _chosen
 from tests.corpus.encoded import write_binarized
 from tests.fuzz import text_readers
-from tests.fuzz.fuzzer import Read, Reader
-from tests.models.on_disk import TEXT, write_drawn
+from tests.fuzz.fuzzer import Reader
+from tests.models.on_disk import VOCAB, write_drawn
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.config import Average
-from transformer_core.corpus.tokens.binary import open_split, shard_files
+from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
-from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
@@ -115,28 +114,21 @@ def _state(data: bytes, folder: Path) -> None:
 
 
 @cache
-def _split_files() -> tuple[bytes, ...]:
-    """Return meta.json and tokens, offsets and lines of a split."""
+def _split_files() -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
-        root = Path(folder)
-        (root / SUBWORD).write_bytes(_directories()[0][SUBWORD])
-        subword = Subword.load(root / SUBWORD)
-        sentences = subword.encode_clean(TEXT)
-        write_binarized(root, sentences, sentences[::-1], subword)
-        return tuple(path.read_bytes() for path in (root / "train/meta.json", *shard_files(root / "train", 0)))
+        write_binarized(Path(folder), [[5, 6, 3], [7, 3]], [[8, 3], [9, 10, 3]], VOCAB)
+        return {path.name: path.read_bytes() for path in Path(folder, "train").iterdir()}
 
 
-def _split(part: int) -> Read:
+def _part_of_split(name: str) -> Reader:
+    """A file of a split of token ids beside the right others."""
+
     def read(data: bytes, folder: Path) -> None:
-        paths = (folder / "train/meta.json", *shard_files(folder / "train", 0))
-        (folder / "train").mkdir()
-        for number, path in enumerate(paths):
-            path.write_bytes(data if number == part else _split_files()[number])
-        split = open_split(folder / "train")
+        split = open_split(_write({**_split_files(), name: data}, folder / "train"))
         pairs = split.pairs(np.arange(len(split)))
         assert pairs.lengths.sum() == split.source.lengths.sum() + split.target.lengths.sum()
 
-    return read
+    return Reader(read, lambda: [_split_files()[name]])
 
 
 def _shortlist(data: bytes, folder: Path) -> None:
@@ -204,10 +196,6 @@ def _parts(name: str, count: int | None = None) -> Callable[[], Sequence[bytes]]
     return lambda: [files[name] for files in _directories()[:count]]
 
 
-def _split_part(part: int) -> Reader:
-    return Reader(_split(part), lambda: [_split_files()[part]])
-
-
 READERS: dict[str, Reader] = {
     **text_readers.READERS,
     "model-config": Reader(_config, _parts(CONFIG)),
@@ -216,10 +204,10 @@ READERS: dict[str, Reader] = {
     "checkpoint": Reader(_checkpoint, _parts(WEIGHTS, 1)),
     "checkpoint-scores": Reader(_scores, lambda: [b'{"best_by": "nll", "scores": {"50": 3.25, "100": 2.5}}']),
     "training-state": Reader(_state, lambda: [_state_bytes()]),
-    "token-meta": _split_part(0),
-    "tokens": _split_part(1),
-    "token-offsets": _split_part(2),
-    "token-lines": _split_part(3),
+    "token-meta": _part_of_split("meta.json"),
+    "tokens": _part_of_split("00000.tokens.npy"),
+    "token-offsets": _part_of_split("00000.offsets.npy"),
+    "token-lines": _part_of_split("00000.lines.npy"),
     "shortlist": Reader(_shortlist, _shortlists),
     "request": Reader(_request, lambda: _served() and _REQUESTS),
 }
