@@ -43,7 +43,6 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("prefect")
     prefect = PrefectServer(folder, getattr(request.module, "HOST", "127.0.0.1"))
     here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
-    here["TRANSFORMER_CLONES"] = str(folder / "clones")
     with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():
             patch.setenv(name, value)
