@@ -210,7 +210,8 @@ def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
             try:
                 _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             except BlockingIOError:
-                message = f"{path}: {what} is running in process {read_holder(file)}"
+                file.seek(0)
+                message = f"{path}: {what} is running in process {file.read().strip() or 'unknown'}"
                 raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.UNAVAILABLE) from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
@@ -239,12 +240,6 @@ def _lock_file(path: Path) -> IO[str]:
         if path.parent.stat().st_mode & stat.S_IWGRP:
             os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode | stat.S_IWGRP)
     return file
-
-
-def read_holder(file: IO[str]) -> str:
-    """Return the process that holds a lock, as its file names it."""
-    file.seek(0)
-    return file.read().strip() or "unknown"
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
