@@ -124,7 +124,9 @@ class Sender:
             there = json.loads(run.data.tags.get(_ARTIFACTS_TAG, "{}"))
         wanted = {name: digest[:_DIGITS] for name, digest in record.artifacts.items()}
         for name in (name for name in wanted if there.get(name) != wanted[name]):
-            self.client.log_artifact(run.info.run_id, str(record.folder / ARTIFACTS / name), name.rpartition("/")[0] or None)
+            file = record.folder / ARTIFACTS / name
+            if file.exists():  # Else it was removed by hand.
+                self.client.log_artifact(run.info.run_id, str(file), name.rpartition("/")[0] or None)
         if wanted != there:
             self.client.set_tag(run.info.run_id, _ARTIFACTS_TAG, json.dumps(wanted))
 

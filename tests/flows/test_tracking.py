@@ -81,7 +81,9 @@ def test_a_record_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlf
 def test_sending_again_changes_nothing(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record = recorded(losses=[0.5] * 20)
     record.inputs = [DATASET]
-    record.attach("report.html", b"report")
+    for name in ("report.html", "removed.html"):
+        record.attach(name, b"report")
+    (record.folder / "artifacts/removed.html").unlink()
     record.measure(0, {"bleu": 40.0, "loss": float("nan")})
     record.end()
     sync(mlflow_store)
