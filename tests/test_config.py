@@ -1,11 +1,14 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
 from transformer_core import recipes
-from transformer_core.config import Download, Params, load_params
+from transformer_core.config import Download, Model, Params, load_params, resolve
 from transformer_core.errors import UserError
+from transformer_core.presets import BASE
 from transformer_core.schema import validate_document
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -146,3 +149,45 @@ def test_an_unknown_key_with_a_line_feed_is_one_line(tmp_path: Path) -> None:
         validate_document(Download, {"corpus": "a", "source": "en", "target": "de", "a\n\nb": 1}, tmp_path / "a.yaml")
     assert str(raised.value).startswith(f"{tmp_path}/a.yaml: a\\n\\nb: unknown key. ")
     assert "\n" not in str(raised.value)
+
+
+RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in ("recurrent", "convolutional"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "bas"}, "preset: no preset of the architecture transformer is called 'bas'. Did you mean base?"),
+        ({"preset": "base", "d_model": 511}, "d_model: must be even, got 511"),
+        ({"preset": "base", "heads": 3}, "heads: 3 heads do not divide d_model 512. Set model.d_k or choose a divisor."),
+        ({"preset": "base", "most_positions": 9}, "most_positions: needs model.positions learned, got sinusoidal. Leave the key out."),
+        ({"preset": "base", "kernel": 3}, "kernel: the architecture transformer has no such setting"),
+        (RECURRENT | {"decoder": "luong", "attention": "additive"}, "attention: must be dot with model.decoder luong, got additive."),
+        (CONVOLUTIONAL | {"convolutions": [[8, 3, 2], [8, 2, 1]]}, "convolutions: kernels must be odd, so that "),
+        (CONVOLUTIONAL | {"preset": "wmt14-en-de", "layers": 3}, "layers: is set by model.convolutions. Leave the key out, or "),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
+    with refused(78, re.escape(f"model.{message}")):
+        resolve(Model.model_validate(settings))
+
+
+def test_keys_override_the_preset_one_by_one_and_what_is_left_out_follows_from_the_others() -> None:
+    wide, student = {"preset": "base", "heads": 16}, {"preset": "student-tiny"}
+    groups = ((32, 3, 2), (64, 1, 1))
+    for settings, expected in (
+        ({"preset": "base", "norm": "pre", "layers": 2}, {"norm": "pre", "layers": 2, "d_model": 512}),
+        (RECURRENT | {"cell": "gru", "attention": "none"}, {"cell": "gru", "attention": "none", "decoder": "simple"}),
+        (RECURRENT | {"decoder": "luong"}, {"attention": "dot", "bidirectional": False, "layers": 1, "d_model": 256}),
+        (CONVOLUTIONAL | {"convolutions": groups}, {"layers": 3, "d_model": 192, "convolutions": groups}),
+        (wide, {"d_k": 32, "d_v": 32}),
+        (wide | {"d_k": 7}, {"d_k": 7, "d_v": 32}),
+        (student, {"depths": (6, 2)}),
+        (student | {"layers": 3}, {"depths": (3, 3)}),
+        (student | {"decoder_layers": 1}, {"depths": (6, 1)}),
+        (student | {"layers": 4, "encoder_layers": 5}, {"depths": (5, 4)}),
+    ):
+        size = resolve(Model.model_validate(settings))
+        assert {name: getattr(size, name) for name in expected} == expected
+    for learned in (Model(preset="base", positions="learned", most_positions=9), Model(preset="table3/E-learned", most_positions=9)):
+        assert resolve(learned) == replace(BASE, positions="learned", most_positions=9)

@@ -108,17 +108,6 @@ def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: C
     assert second.run(sys.executable, *translate, stdin=sentence + "\n\n") == clone.run(sys.executable, *translate, stdin=sentence + "\n\n")
 
 
-def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None:
-    before = clone.model_bytes()
-    clone.set({"average": {"count": 1}})
-    clone.run("dvc", "repro", "average")
-    clone.commit("the last checkpoint as it is")
-    assert clone.model_bytes() != before
-    clone.run("git", "checkout", "-q", "HEAD~1")
-    clone.run("dvc", "checkout")
-    assert clone.model_bytes() == before
-
-
 def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone: Clone) -> None:
     before = clone.model_bytes(), (clone.root / "results/published.json").read_bytes(), names_of_runs(clone)
     out = clone.run("dvc", "exp", "run", "--temp", "-n", "shorter", "-S", "train.updates=20", "-S", "train.seed=7")
@@ -131,11 +120,7 @@ def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone
     assert not list((clone.root / ".dvc/tmp/exps").rglob("mlflow.db"))
     clone.run("dvc", "exp", "apply", "shorter")
     shown = clone.run("dvc", "exp", "show", "--csv", "--no-pager")
-    assert "shorter" in shown
-    assert "train.updates" in shown
-    assert "last_checkpoint.perplexity" in shown
-    assert max(map(len, clone.run("dvc", "metrics", "show").splitlines())) <= 120
-    assert "train.updates" in clone.run("dvc", "params", "diff")
+    assert all(column in shown for column in ("shorter", "train.updates", "last_checkpoint.perplexity"))
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
     assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
@@ -220,7 +205,6 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
     clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))
     clone.commit("fine-tuning")
     clone.run("dvc", "push", "--run-cache")
-    clone.run("git", "branch", "--force", "tuned")  # An earlier test has left no branch checked out, and nodes clone branches.
     node = ("-m", "flows.cluster.node", "train", "--repository", str(clone.root), "--commit", clone.run("git", "rev-parse", "HEAD").strip())
     clone.environment["TRANSFORMER_CLONES"] = str(tmp_path / "clones")
     clone.run(sys.executable, *node)

@@ -1,11 +1,9 @@
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.clone import ROOT
 from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Model, load_params, resolve
@@ -27,21 +25,6 @@ def test_every_recipe_loads_with_a_model_and_a_corpus_and_says_what_it_is_for() 
         if not 20 < len(words) < 120 or "\n" in words or words.endswith("et al"):
             faults.append(f"{name}: description {words!r}")
     assert not faults
-
-
-def test_a_recipe_names_only_what_differs_from_the_recipe_that_it_starts_from() -> None:
-    folder = ROOT / "transformer_core" / "recipes"
-    assert recipes.read(recipes.DEFAULT) == (folder / f"{recipes.DEFAULT}.yaml").read_text(encoding="utf-8")
-    for name in {path.stem for path in folder.glob("*.yaml")} - {recipes.DEFAULT}:
-        start, changes = recipes.differences(name)
-        before = recipes._sections(start)
-        compared = [(section, key) for section in changes.keys() - {"model"} for key in changes[section] if key]
-        assert [place for place in compared if changes[place[0]][place[1]] == before[place[0]].get(place[1])] == [], name
-
-
-def test_no_test_reads_the_params_file_in_which_a_user_keeps_settings_of_his_own() -> None:
-    path_of_it = re.compile(r'(ROOT|REPOSITORY|parents\[\d\]) / "params\.yaml"')
-    assert [path.name for path in ROOT.glob("tests/**/*.py") if path_of_it.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
