@@ -82,21 +82,36 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
         assert refusal(WHOLE.replace("  warmup: 400", new)) == line
 
 
-def test_symbols_of_trees_are_not_lowercased() -> None:
-    text = WHOLE.replace("target: de", "target: tree").replace("best_by: bleu", "best_by: f1")
-    assert loaded(text).download.task.name == "parsing"
-    line = ": bpe.lowercase: must be false where download.target is tree, got true. The labels of trees are capitals."
-    assert refusal(text.replace("lowercase: false", "lowercase: true")) == line
+TREES = {"target: de": "target: tree", "best_by: bleu": "best_by: f1"}
+ANEW = {"  bpe_dropout: 0\n": "  bpe_dropout: 0.1\n", "  type: bpe\n": "  type: unigram\n"}
+TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
 
 
-def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
-    text = WHOLE.replace("engine: torch", "engine: ctranslate2")
-    line = ": model.architecture: cannot be converted to CTranslate2, got 'recurrent'. Set decode.engine: torch."
-    assert refusal(text.replace("  preset: tiny", "  preset: tiny\n  architecture: recurrent")) == line
-    for precision in ("float32", "int8"):
-        assert loaded(text.replace("  precision: float32", f"  precision: {precision}")).decode.precision == precision
-    line = ": decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"
-    assert refusal(text.replace("  precision: float32", "  precision: bf16")) == line
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (TREES, None),
+        (TREES | {"lowercase: false": "lowercase: true"}, "bpe.lowercase: must be false where download.target is tree, got true. The"),
+        ({"preset: tiny": "preset: tiny\n  architecture: recurrent"}, "model.architecture: cannot be converted to CTranslate2, got 'recur"),
+        ({"precision: float32": "precision: int8"}, None),
+        ({"precision: float32": "precision: bf16"}, "decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"),
+        (ANEW, "train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."),
+        # Subwords that are taken from a model are of its type, which stage train checks.
+        (ANEW | {"bpe:\n  init_from:": "bpe:\n  init_from: parent"}, None),
+        (TWICE, "train.r_drop: must be 0 where the model has no dropout, got 5. It compares two passes, which are equal without dropout."),
+        (TWICE | {"  dropout: 0": "  dropout: 0.1"}, None),
+        (TWICE | {"  dropout: 0": "  relu_dropout: 0.1"}, None),
+    ],
+)
+def test_settings_that_depend_on_others_are_refused_where_they_do_not_suit_them(changes: dict[str, str], line: str | None) -> None:
+    text = WHOLE
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    if line is None:
+        assert loaded(text).download.task.name == ("parsing" if changes is TREES else "translation")
+    else:
+        assert refusal(text).startswith(f": {line}")
 
 
 def test_a_file_that_is_no_params_file_is_one_line() -> None:
@@ -107,21 +122,6 @@ def test_a_file_that_is_no_params_file_is_one_line() -> None:
         load_params()
     with pytest.raises(UserError, match=r"^none\.yaml: no such file\. Write one with: transformer-core recipe tatoeba$"):
         load_params(Path("none.yaml"))
-
-
-def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe() -> None:
-    both = WHOLE.replace("  bpe_dropout: 0\n", "  bpe_dropout: 0.1\n").replace("  type: bpe\n", "  type: unigram\n")
-    assert refusal(both) == ": train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."
-    # Subwords that are taken from a model are of its type, which stage train checks.
-    assert loaded(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: parent")).train.bpe_dropout == 0.1
-
-
-def test_r_drop_is_refused_without_dropout() -> None:
-    without = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
-    remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
-    assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
-    assert loaded(without.replace("  dropout: 0", "  dropout: 0.1")).train.r_drop == 5
-    assert loaded(without.replace("  dropout: 0", "  relu_dropout: 0.1")).train.r_drop == 5
 
 
 def test_a_warm_up_that_the_cooldown_cuts_off_is_named() -> None:

@@ -190,16 +190,12 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str, repro: boo
     return int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
 
 
-def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> None:
+def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen(clone: Clone, tmp_path: Path) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     parent = shutil.copytree(clone.root / "models/averaged", clone.root / "pretrained/parent")
     clone.set({"bpe": {"init_from": "parent"}, "train": {"init_from": "parent", "seed": 9}})
     clone.run("dvc", "repro", "average")
     assert (clone.root / "models/averaged/spm.model").read_bytes() == (parent / "spm.model").read_bytes()
-
-
-def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen(clone: Clone, tmp_path: Path) -> None:
-    """After the test above, which has trained from pretrained/parent."""
     up_to_date = "Data and pipelines are up to date.\n"
     clone.run("dvc", "add", "pretrained/parent")
     clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))

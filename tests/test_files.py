@@ -202,13 +202,10 @@ def test_damaged_json_is_told_with_file_and_place(tmp_path: Path, content: bytes
         read_json(tmp_path / "a.json")
 
 
-def test_a_table_of_numbers_is_read_by_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"2\n", b"2,3,4\n", b"2,\n", b"2,x\n", b"2,\xff\n", b"2,\x00\n"])
+def test_a_table_of_numbers_is_read_by_column_and_a_damaged_row_is_told_with_its_file(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "a.csv").write_text("update,loss\n1,2.5\n2,inf\n", encoding="utf-8")
     assert read_numbers(tmp_path / "a.csv") == [{"update": 1.0, "loss": 2.5}, {"update": 2.0, "loss": float("inf")}]
-
-
-@pytest.mark.parametrize("damage", [b"2\n", b"2,3,4\n", b"2,\n", b"2,x\n", b"2,\xff\n", b"2,\x00\n"])
-def test_a_damaged_row_of_a_table_is_told_with_its_file(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(b"update,loss\n1,2.5\n" + damage)
     with pytest.raises(UserError, match=r"a\.csv: not a table of numbers .* Restore it with: dvc checkout --force .*a\.csv"):
         read_numbers(tmp_path / "a.csv")

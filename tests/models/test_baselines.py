@@ -121,8 +121,7 @@ def test_reverse_source_is_reading_the_reversed_sentence_with_memory_in_the_orde
 
 @pytest.mark.parametrize(
     ("preset", "count"),
-    # With one shared embedding of 40,000 subwords and no learned positions. A normalised map from n to m has n m directions, m lengths and m
-    # biases; it stands before each convolution of another width, around either stack, and twice in the attention of a decoder's layer.
+    # One shared embedding of 40,000 subwords, no learned positions; a normalised map of n to m has n m directions, m lengths and m biases.
     [
         # Gehring et al. 2017, 5.1: 512 units in the first ten layers, 768 in the next three, then two of 2,048 with one input.
         ("wmt14-en-de", 111_849_984),
