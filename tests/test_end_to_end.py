@@ -74,14 +74,6 @@ def test_a_second_repro_runs_nothing_whatever_python_and_an_editor_left_behind(c
     assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")
 
 
-def test_what_cannot_change_the_result_does_not_run_anything(clone: Clone) -> None:
-    clone.set({"machine": {"devices": 2, "threads": 1, "tracking_uri": "http://127.0.0.1:9"}})
-    try:
-        assert "up to date" in clone.run("dvc", "status")
-    finally:
-        clone.run("git", "checkout", "params.yaml")
-
-
 def test_a_further_test_set_is_scored_without_a_training(clone: Clone) -> None:
     with (clone.root / "corpora/tiny.yaml").open("a", encoding="utf-8") as entry:
         entry.write("  test_late: [{files: {en: {path: tiny/more.en}, de: {path: tiny/more.de}}}]\n")

@@ -17,23 +17,6 @@ from transformer_core import project
 from transformer_core.cli import main
 from transformer_core.files import sha256_of
 
-USER = """
-from pathlib import Path
-
-from flows.process.paths import RAW
-from transformer_core.config import Params, load_params, resolve
-from transformer_core.sizes import ModelSize
-
-
-def sizes(path: Path) -> ModelSize:
-    params: Params = load_params(path)
-    return resolve(params.model)
-
-
-def wrong() -> int:
-    return RAW
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -148,15 +131,4 @@ def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, 
     (outside.root / "installed/binarize.sha256").write_text("another version\n", encoding="utf-8")
     assert outside.run("python", "-m", "dvc", "status", *stages).split() == [
         *("binarize:", "changed", "deps:", "modified:", "installed/binarize.sha256")
-    ]
-
-
-@pytest.mark.slow  # about 20 seconds
-def test_a_user_of_the_wheel_gets_its_types(outside: Clone, environment: Path) -> None:
-    (outside.root / "user.py").write_text(USER, encoding="utf-8")
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(environment / "bin/python"), "user.py")
-    shown = outside.run(*mypy, code=1).splitlines()
-    assert shown == [
-        'user.py:15: error: Incompatible return value type (got "Path", expected "int")  [return-value]',
-        "Found 1 error in 1 file (checked 1 source file)",
     ]

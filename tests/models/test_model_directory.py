@@ -63,28 +63,6 @@ def test_a_saved_model_comes_back_as_it_was(size: ModelSize, tmp_path: Path) -> 
         assert torch.equal(loaded(source, source > 0, target), model(source, source > 0, target))
 
 
-@pytest.mark.parametrize(
-    ("size", "later"),
-    [
-        (RecurrentSize(layers=1, d_model=8, dropout=0.1), ["decoder", "bidirectional", "reverse_source"]),
-        (ConvolutionalSize(layers=1, d_model=8, dropout=0.1), ["convolutions"]),
-    ],
-    ids=["recurrent", "convolutional"],
-)
-def test_a_config_from_before_a_setting_existed_loads_as_it_was(
-    size: RecurrentSize | ConvolutionalSize, later: list[str], tmp_path: Path
-) -> None:
-    model = build(size, VOCAB)
-    written = write_model(model, tmp_path / "model")
-    document = json.loads((written / "config.json").read_text(encoding="utf-8"))
-    for key in later:
-        del document["model"][key]
-    (written / "config.json").write_text(json.dumps(document), encoding="utf-8")
-    loaded, config = load_model(written)
-    assert config.model == size
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-
-
 def test_missing_and_truncated_files_are_one_line(directory: Path) -> None:
     weights, config = directory / "model.safetensors", directory / "config.json"
     whole = weights.read_bytes()
