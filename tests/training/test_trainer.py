@@ -12,7 +12,6 @@ from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import SimpleNamespace
@@ -624,9 +623,8 @@ def processes(_isolated: None) -> ForkServerContext:
     return context
 
 
-def train_in_little_memory(data: Path, tokens_per_microbatch: int, path: Path, answer: Connection) -> None:
-    """Train with 700 MB more than at the start; answer with "fits", or with exit code, number of updates and message of the error."""
-    torch.set_num_threads(1)
+def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path: Path, ends: str) -> None:
+    """Train with 700 MB more than at the start; it ends as "fits", or with exit code, number of updates and message of the error."""
     # An update is an epoch, with all its micro-batches; the third goes on while the state after the second is written.
     few = {"updates": 3, "save_every": 2, "validate_every": 2}
     settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": tokens_per_microbatch, **few})
@@ -634,33 +632,28 @@ def train_in_little_memory(data: Path, tokens_per_microbatch: int, path: Path, a
     trainer = trainer_of(build(torch.float32, size), open_split(data / "train"), path, settings)
     here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (here + 700_000_000,) * 2)
+    ended = "fits"
     try:
         trainer.check_memory()
         trainer.run()
     except UserError as error:
-        answer.send(f"{error.exit_code} {trainer.progress.update} {error}")
-    else:
-        answer.send("fits")
+        ended = f"{error.exit_code} {trainer.progress.update} {error}"
+    assert ended.startswith(ends), ended
 
 
 @pytest.mark.slow  # about 10 s: two processes
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on a process's memory")
 @pytest.mark.parametrize(
-    ("tokens", "said"),
+    ("tokens", "ends"),
     [
         (4000, "78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it"),
         (100, "fits"),
     ],
 )
 def test_memory_runs_out_before_the_first_update_or_not_at_all(
-    data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, said: str
+    data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str
 ) -> None:
-    receiver, answer = processes.Pipe(duplex=False)
-    process = processes.Process(target=train_in_little_memory, args=(data, tokens, tmp_path, answer), daemon=True)
-    process.start()
-    answer.close()
-    assert str(receiver.recv()).startswith(said)
-    process.join()
+    run_ranks(processes, 1, train_in_little_memory, data, tokens, tmp_path, ends)
 
 
 @pytest.mark.gpu
