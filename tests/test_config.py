@@ -18,14 +18,12 @@ TOO_FEW = "give fewer checkpoints than average.count (5). Save more often or ave
 
 # A line of the file, the line that replaces it, and the message after "params.yaml: ".
 FAULTS = [
-    ("  warmup: 400", "  warmup: x", "train.warmup: must be a valid integer, got 'x'"),
     ("  warmup: 400", "  warmup: 400.0", "train.warmup: must be a valid integer, got 400.0"),
     ("  warmup: 400", "  warmup:", "train.warmup: must be a valid integer, got None"),
     ("  warmup: 400", f"  warmup: {10**20}", f"train.warmup: must be less than or equal to 1000000000, got {10**20}"),
     ("  warmup: 400\n", "", "train.warmup: missing"),
     ("  warmup: 400", "  warmups: 400", "train.warmups: unknown key. Did you mean 'warmup'?"),
     ("  corpus: tatoeba", "  zzz: 1\n  corpus: tatoeba", "download.zzz: unknown key. Known keys: corpus, source, target."),
-    ("average:", "averages:", "averages: unknown key. Did you mean 'average'?"),
     ("  learning_rate_factor: 1.0", "  learning_rate_factor: .nan", "train.learning_rate_factor: must be a finite number, got nan"),
     ("  precision: auto", "  precision: half", "train.precision: must be 'auto', 'bf16', 'fp16', 'float32' or 'float64', got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", "clean.drop_copies: must be a valid boolean, got 'yes'"),

@@ -118,13 +118,11 @@ def test_an_error_reads_as_one_line_of_fault_and_remedy() -> None:
     [
         ("a\x1b[31mb\x00\u2028\udcff", r"a\x1b[31mb\x00\u2028\udcff"),
         ("Süßes 日本 ✓", "Süßes 日本 ✓"),
-        ("https://me:s3cret@host:8080/a?b, http://t0ken@x", "https://host:8080/a?b, http://x"),
-        ("a@b.c http://x/y@z", "a@b.c http://x/y@z"),
         ("x" * 5_000, "x" * 1_000 + "..." + "x" * 1_000),
         ("one\ntwo", "one\ntwo"),
     ],
 )
-def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: str, shown: str) -> None:
+def test_a_message_holds_nothing_that_a_terminal_obeys(quoted: str, shown: str) -> None:
     error = UserError(quoted, quoted)
     assert (error.message, error.remedy) == (shown, shown)
 
@@ -136,7 +134,8 @@ def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: s
         ("https://token@host", "https://host"),
         ("http://me:s@cret@host", "http://host"),
         ("postgresql+psycopg://me:se/cret@host/mlflow", "postgresql+psycopg://host/mlflow"),
-        ("http://a:b@host and http://c:d@other", "http://host and http://other"),
+        ("http://a:b@host:8080/a?b and http://t0ken@other", "http://host:8080/a?b and http://other"),
+        ("a@b.c http://x/y@z", "a@b.c http://x/y@z"),
         ("ssh://git@host/repository", "ssh://git@host/repository"),
         ("http://127.0.0.1:5000/#/models/name@champion", "http://127.0.0.1:5000/#/models/name@champion"),
         ("models:/name@champion, sqlite:///folder/mlflow.db", "models:/name@champion, sqlite:///folder/mlflow.db"),
