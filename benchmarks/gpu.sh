@@ -27,7 +27,7 @@ mkdir -p benchmarks/results
 failed=""
 for part; do
     case $part in
-        check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m 'gpu or kernel' tests/models tests/training tests/decoding/test_gpu.py ;;
+        check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m 'gpu or kernel' tests/models tests/training tests/decoding/test_graphs.py ;;
         *) timeout 480 "$python" benchmarks/gpu.py "$part" --json "benchmarks/results/$part-$name.json" ;;
     esac || failed="$failed $part"
 done

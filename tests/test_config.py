@@ -1,11 +1,14 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
 from transformer_core import recipes
-from transformer_core.config import Download, Params, load_params
+from transformer_core.config import Download, Model, Params, load_params, resolve
 from transformer_core.errors import UserError
+from transformer_core.presets import BASE
 from transformer_core.schema import validate_document
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -15,14 +18,12 @@ TOO_FEW = "give fewer checkpoints than average.count (5). Save more often or ave
 
 # A line of the file, the line that replaces it, and the message after "params.yaml: ".
 FAULTS = [
-    ("  warmup: 400", "  warmup: x", "train.warmup: must be a valid integer, got 'x'"),
     ("  warmup: 400", "  warmup: 400.0", "train.warmup: must be a valid integer, got 400.0"),
     ("  warmup: 400", "  warmup:", "train.warmup: must be a valid integer, got None"),
     ("  warmup: 400", f"  warmup: {10**20}", f"train.warmup: must be less than or equal to 1000000000, got {10**20}"),
     ("  warmup: 400\n", "", "train.warmup: missing"),
     ("  warmup: 400", "  warmups: 400", "train.warmups: unknown key. Did you mean 'warmup'?"),
     ("  corpus: tatoeba", "  zzz: 1\n  corpus: tatoeba", "download.zzz: unknown key. Known keys: corpus, source, target."),
-    ("average:", "averages:", "averages: unknown key. Did you mean 'average'?"),
     ("  learning_rate_factor: 1.0", "  learning_rate_factor: .nan", "train.learning_rate_factor: must be a finite number, got nan"),
     ("  precision: auto", "  precision: half", "train.precision: must be 'auto', 'bf16', 'fp16', 'float32' or 'float64', got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", "clean.drop_copies: must be a valid boolean, got 'yes'"),
@@ -79,21 +80,36 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
         assert refusal(WHOLE.replace("  warmup: 400", new)) == line
 
 
-def test_symbols_of_trees_are_not_lowercased() -> None:
-    text = WHOLE.replace("target: de", "target: tree").replace("best_by: bleu", "best_by: f1")
-    assert loaded(text).download.task.name == "parsing"
-    line = ": bpe.lowercase: must be false where download.target is tree, got true. The labels of trees are capitals."
-    assert refusal(text.replace("lowercase: false", "lowercase: true")) == line
+TREES = {"target: de": "target: tree", "best_by: bleu": "best_by: f1"}
+ANEW = {"  bpe_dropout: 0\n": "  bpe_dropout: 0.1\n", "  type: bpe\n": "  type: unigram\n"}
+TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
 
 
-def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
-    text = WHOLE.replace("engine: torch", "engine: ctranslate2")
-    line = ": model.architecture: cannot be converted to CTranslate2, got 'recurrent'. Set decode.engine: torch."
-    assert refusal(text.replace("  preset: tiny", "  preset: tiny\n  architecture: recurrent")) == line
-    for precision in ("float32", "int8"):
-        assert loaded(text.replace("  precision: float32", f"  precision: {precision}")).decode.precision == precision
-    line = ": decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"
-    assert refusal(text.replace("  precision: float32", "  precision: bf16")) == line
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (TREES, None),
+        (TREES | {"lowercase: false": "lowercase: true"}, "bpe.lowercase: must be false where download.target is tree, got true. The"),
+        ({"preset: tiny": "preset: tiny\n  architecture: recurrent"}, "model.architecture: cannot be converted to CTranslate2, got 'recur"),
+        ({"precision: float32": "precision: int8"}, None),
+        ({"precision: float32": "precision: bf16"}, "decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"),
+        (ANEW, "train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."),
+        # Subwords that are taken from a model are of its type, which stage train checks.
+        (ANEW | {"bpe:\n  init_from:": "bpe:\n  init_from: parent"}, None),
+        (TWICE, "train.r_drop: must be 0 where the model has no dropout, got 5. It compares two passes, which are equal without dropout."),
+        (TWICE | {"  dropout: 0": "  dropout: 0.1"}, None),
+        (TWICE | {"  dropout: 0": "  relu_dropout: 0.1"}, None),
+    ],
+)
+def test_settings_that_depend_on_others_are_refused_where_they_do_not_suit_them(changes: dict[str, str], line: str | None) -> None:
+    text = WHOLE
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    if line is None:
+        assert loaded(text).download.task.name == ("parsing" if changes is TREES else "translation")
+    else:
+        assert refusal(text).startswith(f": {line}")
 
 
 def test_a_file_that_is_no_params_file_is_one_line() -> None:
@@ -104,21 +120,6 @@ def test_a_file_that_is_no_params_file_is_one_line() -> None:
         load_params()
     with pytest.raises(UserError, match=r"^none\.yaml: no such file\. Write one with: transformer-core recipe tatoeba$"):
         load_params(Path("none.yaml"))
-
-
-def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe() -> None:
-    both = WHOLE.replace("  bpe_dropout: 0\n", "  bpe_dropout: 0.1\n").replace("  type: bpe\n", "  type: unigram\n")
-    assert refusal(both) == ": train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."
-    # Subwords that are taken from a model are of its type, which stage train checks.
-    assert loaded(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: parent")).train.bpe_dropout == 0.1
-
-
-def test_r_drop_is_refused_without_dropout() -> None:
-    without = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
-    remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
-    assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
-    assert loaded(without.replace("  dropout: 0", "  dropout: 0.1")).train.r_drop == 5
-    assert loaded(without.replace("  dropout: 0", "  relu_dropout: 0.1")).train.r_drop == 5
 
 
 def test_a_warm_up_that_the_cooldown_cuts_off_is_named() -> None:
@@ -146,3 +147,45 @@ def test_an_unknown_key_with_a_line_feed_is_one_line(tmp_path: Path) -> None:
         validate_document(Download, {"corpus": "a", "source": "en", "target": "de", "a\n\nb": 1}, tmp_path / "a.yaml")
     assert str(raised.value).startswith(f"{tmp_path}/a.yaml: a\\n\\nb: unknown key. ")
     assert "\n" not in str(raised.value)
+
+
+RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in ("recurrent", "convolutional"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "bas"}, "preset: no preset of the architecture transformer is called 'bas'. Did you mean base?"),
+        ({"preset": "base", "d_model": 511}, "d_model: must be even, got 511"),
+        ({"preset": "base", "heads": 3}, "heads: 3 heads do not divide d_model 512. Set model.d_k or choose a divisor."),
+        ({"preset": "base", "most_positions": 9}, "most_positions: needs model.positions learned, got sinusoidal. Leave the key out."),
+        ({"preset": "base", "kernel": 3}, "kernel: the architecture transformer has no such setting"),
+        (RECURRENT | {"decoder": "luong", "attention": "additive"}, "attention: must be dot with model.decoder luong, got additive."),
+        (CONVOLUTIONAL | {"convolutions": [[8, 3, 2], [8, 2, 1]]}, "convolutions: kernels must be odd, so that "),
+        (CONVOLUTIONAL | {"preset": "wmt14-en-de", "layers": 3}, "layers: is set by model.convolutions. Leave the key out, or "),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
+    with refused(78, re.escape(f"model.{message}")):
+        resolve(Model.model_validate(settings))
+
+
+def test_keys_override_the_preset_one_by_one_and_what_is_left_out_follows_from_the_others() -> None:
+    wide, student = {"preset": "base", "heads": 16}, {"preset": "student-tiny"}
+    groups = ((32, 3, 2), (64, 1, 1))
+    for settings, expected in (
+        ({"preset": "base", "norm": "pre", "layers": 2}, {"norm": "pre", "layers": 2, "d_model": 512}),
+        (RECURRENT | {"cell": "gru", "attention": "none"}, {"cell": "gru", "attention": "none", "decoder": "simple"}),
+        (RECURRENT | {"decoder": "luong"}, {"attention": "dot", "bidirectional": False, "layers": 1, "d_model": 256}),
+        (CONVOLUTIONAL | {"convolutions": groups}, {"layers": 3, "d_model": 192, "convolutions": groups}),
+        (wide, {"d_k": 32, "d_v": 32}),
+        (wide | {"d_k": 7}, {"d_k": 7, "d_v": 32}),
+        (student, {"depths": (6, 2)}),
+        (student | {"layers": 3}, {"depths": (3, 3)}),
+        (student | {"decoder_layers": 1}, {"depths": (6, 1)}),
+        (student | {"layers": 4, "encoder_layers": 5}, {"depths": (5, 4)}),
+    ):
+        size = resolve(Model.model_validate(settings))
+        assert {name: getattr(size, name) for name in expected} == expected
+    for learned in (Model(preset="base", positions="learned", most_positions=9), Model(preset="table3/E-learned", most_positions=9)):
+        assert resolve(learned) == replace(BASE, positions="learned", most_positions=9)

@@ -18,35 +18,17 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files; the
 # registry of tasks (which names a length for the validations of stage train, and the main score).
 NO_RESULT = {
-    "flows/places/group.py",
-    "flows/places/ranks.py",
-    "flows/process/child.py",
-    "flows/process/exits.py",
-    "flows/process/gpus.py",
-    "flows/process/paths.py",
-    "flows/process/progress.py",
-    "flows/process/runner.py",
-    "flows/process/signals.py",
-    "flows/record/documents.py",
-    "flows/record/finished.py",
-    "flows/record/lineage.py",
-    "flows/record/run.py",
-    "flows/record/sending.py",
-    "flows/record/server.py",
-    "flows/record/store.py",
-    "flows/record/usage.py",
-    "transformer_core/config.py",
+    *(f"flows/places/{name}.py" for name in ("group", "ranks")),
+    *(f"flows/process/{name}.py" for name in ("child", "exits", "gpus", "paths", "progress", "runner", "signals")),
+    *(f"flows/record/{name}.py" for name in ("documents", "finished", "lineage", "run", "sending", "server", "store", "usage")),
+    *(
+        f"transformer_core/{name}.py"
+        for name in ("compressed", "config", "errors", "files", "places", "processes", "schema", "tasks", "yaml_io")
+    ),
     "transformer_core/corpus/cleaning/report.py",
     "transformer_core/corpus/sources/manifest.py",
-    "transformer_core/errors.py",
-    "transformer_core/files.py",
-    "transformer_core/places.py",
-    "transformer_core/compressed.py",
-    "transformer_core/processes.py",
-    "transformer_core/schema.py",
-    "transformer_core/yaml_io.py",
     "transformer_core/tasks.py",
-    "transformer_core/project.py",
+    "transformer_core/yaml_io.py",
 }
 # Imported when needed: the served model's code by MLflow, and what the registry of tasks names.
 LATER = {

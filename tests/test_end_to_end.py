@@ -74,14 +74,6 @@ def test_a_second_repro_runs_nothing_whatever_python_and_an_editor_left_behind(c
     assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")
 
 
-def test_what_cannot_change_the_result_does_not_run_anything(clone: Clone) -> None:
-    clone.set({"machine": {"devices": 2, "threads": 1, "tracking_uri": "http://127.0.0.1:9"}})
-    try:
-        assert "up to date" in clone.run("dvc", "status")
-    finally:
-        clone.run("git", "checkout", "params.yaml")
-
-
 def test_a_further_test_set_is_scored_without_a_training(clone: Clone) -> None:
     with (clone.root / "corpora/tiny.yaml").open("a", encoding="utf-8") as entry:
         entry.write("  test_late: [{files: {en: {path: tiny/more.en}, de: {path: tiny/more.de}}}]\n")
@@ -108,17 +100,6 @@ def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: C
     assert second.run(sys.executable, *translate, stdin=sentence + "\n\n") == clone.run(sys.executable, *translate, stdin=sentence + "\n\n")
 
 
-def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None:
-    before = clone.model_bytes()
-    clone.set({"average": {"count": 1}})
-    clone.run("dvc", "repro", "average")
-    clone.commit("the last checkpoint as it is")
-    assert clone.model_bytes() != before
-    clone.run("git", "checkout", "-q", "HEAD~1")
-    clone.run("dvc", "checkout")
-    assert clone.model_bytes() == before
-
-
 def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone: Clone) -> None:
     before = clone.model_bytes(), (clone.root / "results/published.json").read_bytes(), names_of_runs(clone)
     out = clone.run("dvc", "exp", "run", "--temp", "-n", "shorter", "-S", "train.updates=20", "-S", "train.seed=7")
@@ -131,11 +112,7 @@ def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone
     assert not list((clone.root / ".dvc/tmp/exps").rglob("mlflow.db"))
     clone.run("dvc", "exp", "apply", "shorter")
     shown = clone.run("dvc", "exp", "show", "--csv", "--no-pager")
-    assert "shorter" in shown
-    assert "train.updates" in shown
-    assert "last_checkpoint.perplexity" in shown
-    assert max(map(len, clone.run("dvc", "metrics", "show").splitlines())) <= 120
-    assert "train.updates" in clone.run("dvc", "params", "diff")
+    assert all(column in shown for column in ("shorter", "train.updates", "last_checkpoint.perplexity"))
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
     assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
@@ -205,16 +182,12 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str, repro: boo
     return int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
 
 
-def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> None:
+def test_a_model_to_start_from_is_an_input_whose_change_is_seen(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     parent = shutil.copytree(clone.root / "models/averaged", clone.root / "pretrained/parent")
     clone.set({"bpe": {"init_from": "parent"}, "train": {"init_from": "parent", "seed": 9}})
     clone.run("dvc", "repro", "average")
     assert (clone.root / "models/averaged/spm.model").read_bytes() == (parent / "spm.model").read_bytes()
-
-
-def test_a_model_to_start_from_is_an_input_whose_change_is_seen(clone: Clone) -> None:
-    """After the test above, which has trained from pretrained/parent."""
     clone.run("dvc", "add", "pretrained/parent")
     clone.commit("fine-tuning")
     assert clone.run("dvc", "status", "train") == "Data and pipelines are up to date.\n"

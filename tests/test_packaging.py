@@ -9,7 +9,6 @@ import tarfile
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -62,18 +61,6 @@ def test_what_is_declared_is_imported() -> None:
     distributions = packages_distributions()
     used = {canonicalize_name(of) for name in imported() for of in distributions.get(name, ())}
     assert {requirement.name for requirement in REQUIRED + OPTIONAL if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
-
-
-def test_every_data_file_goes_into_the_package() -> None:
-    for package in PACKAGES:
-        folder = ROOT / package
-        packaged = {path for pattern in PYPROJECT["tool"]["setuptools"]["package-data"][package] for path in folder.glob(pattern)}
-        assert packaged == {path for path in folder.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
-
-
-def test_every_folder_of_code_is_a_package() -> None:
-    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert all((folder / "__init__.py").is_file() for folder in folders)
 
 
 def make(folder: Path, *arguments: str) -> str:
@@ -154,19 +141,6 @@ def test_the_dockerfile_passes_its_linter() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def document(name: str) -> Any:
-    return YAML(typ="safe").load(ROOT / name)
-
-
 def test_there_is_one_version() -> None:
     changes = re.findall(r"^## \[(.+)\] - ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert document("CITATION.cff")["version"] == changes[0] == PYPROJECT["project"]["version"]
-
-
-def test_the_hooks_before_a_commit_are_the_checks_of_make_and_fetch_nothing() -> None:
-    (repository,) = document(".pre-commit-config.yaml")["repos"]
-    assert repository["repo"] == "local"
-    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
-    commands = {" ".join(hook["entry"].replace(" --force-exclude", "").split()) for hook in repository["hooks"]}
-    checks = re.findall(r"^\t\$\(BIN\)/(ruff check|ruff format|mypy)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert commands == {f".venv/bin/{check}" for check in checks}
+    assert YAML(typ="safe").load(ROOT / "CITATION.cff")["version"] == changes[0] == PYPROJECT["project"]["version"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.waiting import wait_for
 from transformer_core.errors import UserError
-from transformer_core.processes import cpu_name, in_child, in_order, workers_for
+from transformer_core.processes import cpu_name, in_child, in_order
 
 
 @given(st.lists(st.integers(0, 100), max_size=20), st.sampled_from([1, 2, 4]))
@@ -81,12 +81,6 @@ def test_a_killed_process_leaves_no_worker(tmp_path: Path) -> None:
         process.kill()
     assert len(family) >= 2
     assert psutil.wait_procs(family, timeout=120)[1] == []
-
-
-def test_a_file_that_is_not_there_is_for_its_reader_to_tell(tmp_path: Path) -> None:
-    assert workers_for(tmp_path / "nothing") == 1
-    (tmp_path / "small").write_bytes(b"one line\n")
-    assert workers_for(tmp_path / "small") == 1
 
 
 def test_the_cpu_has_a_name_also_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:

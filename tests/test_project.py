@@ -17,23 +17,6 @@ from transformer_core import project
 from transformer_core.cli import main
 from transformer_core.files import sha256_of
 
-USER = """
-from pathlib import Path
-
-from flows.process.paths import RAW
-from transformer_core.config import Params, load_params, resolve
-from transformer_core.sizes import ModelSize
-
-
-def sizes(path: Path) -> ModelSize:
-    params: Params = load_params(path)
-    return resolve(params.model)
-
-
-def wrong() -> int:
-    return RAW
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -70,24 +53,20 @@ def test_files_of_the_user_are_kept_and_lists_of_code_are_written_again(folder: 
     capsys.readouterr()
     assert main(["new", str(folder)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert (
-        shown[0]
-        == f"{folder}/prefect.yaml: kept, although it differs from the package's. To get that one, remove the file and run this again."
-    )
+    assert shown[0].startswith(f"{folder}/prefect.yaml: kept, although it differs from the package's. ")
     assert shown[1:] == [f"{folder} is a project. Next, in that folder: dvc repro"]
     assert (folder / "params.yaml").read_text(encoding="utf-8") == "mine\n"
     assert "installed/train.sha256" in (folder / "dvc.yaml").read_text(encoding="utf-8")
     assert {path: path.read_bytes() for path in (folder / "installed").iterdir()} == lists
 
 
-def test_no_project_is_made_of_a_file_or_in_a_clone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_project_is_made_of_a_file_or_in_a_clone_or_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     assert main(["new", str(tmp_path / "file")]) == 78
     assert main(["new", str(ROOT)]) == 78
     assert "holds the code itself" in capsys.readouterr().err
-
-
-def test_without_git_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["new", str(tmp_path / "project")]) == 69
     assert capsys.readouterr().err == "git is not installed. Install git: DVC needs it.\n"
@@ -152,15 +131,4 @@ def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, 
     (outside.root / "installed/binarize.sha256").write_text("another version\n", encoding="utf-8")
     assert outside.run("python", "-m", "dvc", "status", *stages).split() == [
         *("binarize:", "changed", "deps:", "modified:", "installed/binarize.sha256")
-    ]
-
-
-@pytest.mark.slow  # about 20 seconds
-def test_a_user_of_the_wheel_gets_its_types(outside: Clone, environment: Path) -> None:
-    (outside.root / "user.py").write_text(USER, encoding="utf-8")
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(environment / "bin/python"), "user.py")
-    shown = outside.run(*mypy, code=1).splitlines()
-    assert shown == [
-        'user.py:15: error: Incompatible return value type (got "Path", expected "int")  [return-value]',
-        "Found 1 error in 1 file (checked 1 source file)",
     ]

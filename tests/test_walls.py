@@ -41,15 +41,10 @@ COMPONENTS = {
         {"compare", "pipeline", "scores", "sweep", "tracking", "translate"},
     ],
 }
-WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py", "flows/sweep.py"}
-WHERE_MLFLOW_IS_ALLOWED = {
-    "flows/compare.py",
-    "flows/record/registry.py",
-    "flows/record/sending.py",
-    "flows/record/served_model.py",
-    "flows/record/server.py",
-    "flows/record/store.py",
-    "flows/stages/publish.py",
+RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
+WHERE_ALLOWED = {
+    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py", "flows/sweep.py"},
+    "mlflow": {"flows/compare.py", "flows/stages/publish.py"} | RECORD,
 }
 
 
@@ -110,12 +105,9 @@ def test_no_room_imports_a_task_in_a_package_of_its_own() -> None:
     assert all(name.startswith("transformer_core/parsing/") for name in named)
 
 
-def test_only_the_flow_imports_prefect() -> None:
-    assert {module.as_posix() for module in MODULES if "prefect" in packages_of(module)} == WHERE_PREFECT_IS_ALLOWED
-
-
-def test_only_the_record_imports_mlflow() -> None:
-    assert {module.as_posix() for module in MODULES if "mlflow" in packages_of(module)} == WHERE_MLFLOW_IS_ALLOWED
+def test_only_the_flow_imports_prefect_and_only_the_record_mlflow() -> None:
+    for package, allowed in WHERE_ALLOWED.items():
+        assert {module.as_posix() for module in MODULES if package in packages_of(module)} == allowed
 
 
 def test_a_stage_imports_no_other_stage() -> None:

@@ -1,4 +1,4 @@
-"""Beam search against brute force, greedy decoding and itself in other batches; its penalties, prefixes and ensembles."""
+"""Beam search against brute force, greedy decoding and itself in other batches; its penalties, prefixes, ensembles and products."""
 
 import itertools
 import math
@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.decoding.parity import forced_log_probabilities, padded
@@ -14,7 +16,7 @@ from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding import hypotheses
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.hypotheses import Finished, StepModel
+from transformer_core.decoding.hypotheses import Finished, StepModel, logsumexp, top_logits
 from transformer_core.decoding.translator import Ensemble
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -208,17 +210,6 @@ def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: floa
     assert len(output.tokens) < 50
 
 
-def test_outputs_are_ranked_end_once_and_hold_no_reserved_token(model: Transformer) -> None:
-    for tokens, outputs in zip(sources := random_sources(12, seed=8), search(model, sources, BEAM), strict=True):
-        assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
-        assert len({tuple(output.tokens) for output in outputs}) == len(outputs) <= 4
-        for output in outputs:
-            assert output.tokens[-1] == EOS
-            assert EOS not in output.tokens[:-1]
-            assert all(token > EOS for token in output.tokens[:-1])
-            assert len(output.tokens) <= len(tokens) - 1 + 8
-
-
 def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
     tokens = random_sources(1, seed=9)[0]
     best = search(model, [tokens], BEAM)[0][0]
@@ -265,3 +256,31 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> No
 def test_a_penalty_beyond_float32_leaves_no_sentence_without_output(model: Transformer) -> None:
     sources = random_sources(4, seed=3)
     assert all(search(model.float(), sources, replace(BEAM, alpha=200.0, penalty="power")))
+
+
+@given(
+    rows=st.integers(1, 5), width=st.integers(4, 2_000), count=st.integers(1, 12), levels=st.integers(1, 10_000), seed=st.integers(0, 999)
+)
+def test_the_greatest_are_those_of_topk_also_among_equals(rows: int, width: int, count: int, levels: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (rows, width), generator=generator).double()
+    count = min(count, width)
+    values, places = top_logits(logits, count)
+    assert torch.equal(values, logits.topk(count, dim=1).values)
+    assert torch.equal(logits.gather(1, places), values)
+    assert all(len(set(row)) == count for row in places.tolist())
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_the_normaliser_is_that_of_torch_and_depends_on_no_other_row(scale: float) -> None:
+    logits = scale * torch.randn(33, 70_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits[:, 3] = -torch.inf
+    together = logsumexp(logits)
+    assert torch.allclose(together, logits.logsumexp(dim=1), rtol=1e-12, atol=0)
+    assert torch.equal(torch.cat([logsumexp(row[None]) for row in logits]), together)
+    assert torch.equal(logsumexp(logits[5:9]), together[5:9])
+
+
+def test_low_precision_is_summed_in_float32() -> None:
+    logits = torch.randn(4, 40_000, generator=torch.Generator().manual_seed(2)).bfloat16()
+    assert torch.allclose(logsumexp(logits), logits.double().logsumexp(dim=1).float(), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Training text translated shard by shard: the bytes after an interruption, what is translated again, and what `nearest` picks."""
+"""Training text translated or scored shard by shard: what is made again, what `nearest` picks, and the formula of the scores."""
 
 import itertools
 from dataclasses import replace
@@ -12,13 +12,16 @@ from tests.models.on_disk import SMALL, TEXT, write_drawn
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
-from transformer_core.decoding import corpus, engine
+from transformer_core.decoding import corpus, dual_cross_entropy, engine
 from transformer_core.decoding import shards as shards_module
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
+from transformer_core.decoding.dual_cross_entropy import DualScores
+from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import Shards
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.translator import Hypothesis, load_for_decoding
 from transformer_core.errors import UserError
+from transformer_core.files import read_json, write_json
 
 TEXTS = [f"{line}{' dog' * (number % 4)}" for number in range(5) for line in TEXT]
 PAIRS = [Pair(text.encode(), TEXT[number % 4].encode()) for number, text in enumerate(TEXTS)]
@@ -82,20 +85,16 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     assert sum(calls) == 6 + len(PAIRS)
 
 
-def test_other_settings_and_other_weights_have_other_shards(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    translated(tmp_path, teacher)
-    calls = counted_lines(monkeypatch)
-    translated(tmp_path, teacher, SETTINGS.model_copy(update={"beam": 1}))
-    translated(tmp_path, write_drawn(tmp_path / "other/model", seed=2))
-    assert sum(calls) == 2 * len(PAIRS)
-
-
-def test_shards_of_earlier_texts_are_removed_when_asked(tmp_path: Path, teacher: Path) -> None:
-    translated(tmp_path, teacher)
-    shards = Shards(tmp_path)
+def test_other_settings_and_other_weights_have_other_shards_and_those_of_earlier_texts_are_removed_when_asked(
+    tmp_path: Path, teacher: Path
+) -> None:
+    shards, other = Shards(tmp_path / "shards"), write_drawn(tmp_path / "other/model", seed=2)
+    for settings, model, count in ((SETTINGS, teacher, 4), (SETTINGS.model_copy(update={"beam": 1}), teacher, 8), (SETTINGS, other, 12)):
+        translated(shards.folder, model, settings)
+        assert len(list(shards.folder.iterdir())) == count
     list(CorpusTranslator(shards, ("en", "de"))(SETTINGS, teacher, iter(PAIRS[:6])))
     shards.remove_unused()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(shards.folder.iterdir())) == 1
 
 
 def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Path, teacher: Path) -> None:
@@ -127,3 +126,46 @@ def test_a_text_that_is_too_long_for_the_models_positions_has_an_empty_translati
     long = Pair(b"the dog sees a cat " * 9, b"")
     made = translated(tmp_path / "shards", teacher, SETTINGS, [PAIRS[0], long])
     assert not made[1].target
+
+
+SCORED = [Pair(f"{text}{' dog' * number}", other) for number in range(3) for text in TEXT[:2] for other in TEXT[2:]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with forward/ and backward/."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed, name in enumerate(("forward", "backward")):
+        directory = write_drawn(folder / name, seed=seed)
+        if name == "backward":
+            write_json(directory / "config.json", read_json(directory / "config.json") | {"source": "de", "target": "en"})
+    return folder
+
+
+def entropy(directory: Path, source: str, target: str) -> float:
+    model, subword = load_for_decoding(directory)
+    (logs,) = score_tokens(model, [subword.encode(source)], [subword.encode(target)], 4096)
+    return -sum(logs) / len(logs)
+
+
+def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models: Path, tmp_path: Path) -> None:
+    found = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(SCORED)))
+    for pair, score in zip(SCORED, found, strict=True):
+        forward, backward = entropy(models / "forward", *pair), entropy(models / "backward", pair.target, pair.source)
+        assert score == pytest.approx(abs(forward - backward) + (forward + backward) / 2, abs=1e-5)
+
+
+def test_a_pair_that_is_too_long_is_the_worst_and_finished_shards_are_not_scored_again(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [*SCORED, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
+    whole = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs)))
+    assert whole[-2:] == [float("inf")] * 2
+    assert max(whole[:-2]) < float("inf")
+    monkeypatch.delattr(dual_cross_entropy, "score_tokens")
+    assert list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs))) == whole
+
+
+def test_models_in_the_wrong_places_are_refused(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
+        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))

@@ -18,7 +18,6 @@ from transformer_core.decoding.ctranslate2_export import TABLE_POSITIONS, cached
 from transformer_core.errors import UserError
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
-from transformer_core.sizes import ModelSize
 
 SIZE = TransformerSize(layers=1, d_model=32, d_ff=16, heads=2, d_k=16, d_v=16, dropout=0.0)
 
@@ -59,16 +58,10 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
     assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
 
 
-@pytest.mark.parametrize(
-    ("size", "reason"),
-    [
-        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no recurrent model"),
-        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no convolutional model"),
-    ],
-)
-def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:
-    directory = write_drawn(tmp_path / "model", size)
-    assert refusal(directory, tmp_path / "out") == f"{directory}: {reason}"
+def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for name, size in (("recurrent", RecurrentSize), ("convolutional", ConvolutionalSize)):
+        directory = write_drawn(tmp_path / name, size(layers=1, d_model=8, dropout=0.0))
+        assert refusal(directory, tmp_path / "out") == f"{directory}: CTranslate2 has no {name} model"
 
 
 def test_a_setting_that_the_export_does_not_know_is_refused_unless_it_has_its_default() -> None:
@@ -89,13 +82,11 @@ def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: 
 
 
 def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
-    remedy = "exists and is no exported model. Name another directory or remove it."
-    assert refusal(directory, directory) == f"{directory}: {remedy}"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.json").touch()
-    assert refusal(directory, tmp_path / "mine") == f"{tmp_path / 'mine'}: {remedy}"
     (tmp_path / "file").touch()
-    assert refusal(directory, tmp_path / "file") == f"{tmp_path / 'file'}: {remedy}"
+    for out in (directory, tmp_path / "mine", tmp_path / "file"):
+        assert refusal(directory, out) == f"{out}: exists and is no exported model. Name another directory or remove it."
 
 
 @pytest.fixture

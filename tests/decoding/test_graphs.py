@@ -1,7 +1,8 @@
-"""Captured steps, recorded and replayed on a CPU: each operation again, on the same tensors and with the same numbers."""
+"""Captured steps: recorded and replayed on a CPU, each operation again on the same tensors; and decoding on a GPU."""
 
 import itertools
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -9,13 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.decoding.parity import WordsOnly, made_up_pairs, padded
+from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
+from tests.models.on_disk import SMALL, VOCAB
 from transformer_core.corpus.tokens.subword import EOS, PAD
+from transformer_core.decoding import beam as beam_module
 from transformer_core.decoding import hypotheses
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
+from transformer_core.models.architectures import build
 from transformer_core.models.ops import decoding_graphs as graphs
+from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -106,19 +111,13 @@ def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
     assert recorded.replays
 
 
-def test_captured_steps_begin_with_a_prefix(model: WordsOnly) -> None:
-    recorded, search = RecordedTransformer(model), Search(4, max_extra=6)
+def test_captured_steps_begin_with_a_prefix_and_draw_the_same_samples(model: WordsOnly) -> None:
     tokens, prefix = padded(SOURCES), padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
-    expected, found = (beam_search(either, tokens, tokens != PAD, search, prefix) for either in (model, recorded))
-    assert_same(found, expected)
-    assert recorded.replays
-
-
-def test_captured_steps_draw_the_same_samples(model: WordsOnly) -> None:
-    recorded, tokens = RecordedTransformer(model), padded(SOURCES)
-    expected, found = (sample(either, tokens, tokens != PAD, Sampling(3, top_p=0.9, max_extra=6)) for either in (model, recorded))
-    assert_same(found, expected)
-    assert recorded.replays
+    for search, settings, begun in ((beam_search, Search(4, max_extra=6), prefix), (sample, Sampling(3, top_p=0.9, max_extra=6), None)):
+        recorded = RecordedTransformer(model)
+        expected, found = (search(either, tokens, tokens != PAD, settings, begun) for either in (model, recorded))  # type: ignore[operator]
+        assert_same(found, expected)
+        assert recorded.replays
 
 
 def assert_same(found: list[list[Finished]], expected: list[list[Finished]]) -> None:
@@ -130,3 +129,64 @@ def assert_same(found: list[list[Finished]], expected: list[list[Finished]]) -> 
 
 def _tensors(result: Any) -> list[Tensor]:
     return [part for part in (result if isinstance(result, tuple | list) else (result,)) if isinstance(part, Tensor)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_gpu_finds_the_outputs_of_a_cpu_and_nearly_all_of_them_in_bf16(beam: int, model: WordsOnly) -> None:
+    search, tokens = Search(beam, 0.6, "power", max_extra=6), padded(SOURCES)
+    on_cpu = beam_search(model, tokens, tokens != PAD, search)
+    there, tokens = deepcopy(model).cuda(), tokens.cuda()
+    found = differences(model, SOURCES, beam_search(there, tokens, tokens != PAD, search), on_cpu, search)
+    assert {*found} <= {"tie"}
+    assert len(found) <= 2
+    prepare_for_decoding(there.to(torch.bfloat16))
+    in_bf16 = beam_search(there, tokens, tokens != PAD, search)
+    same = sum(ours[0].tokens == theirs[0].tokens for ours, theirs in zip(in_bf16, on_cpu, strict=True))
+    assert same >= 0.85 * len(SOURCES)  # A model of this size has many ties.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("positions", [5, 32])
+@pytest.mark.parametrize(("beam", "patience"), [(1, None), (4, None), (4, 1.0), (9, None)])
+def test_captured_steps_on_a_gpu_are_those_of_the_model(
+    beam: int, patience: float | None, positions: int, model: WordsOnly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sentences that are removed, slots that run out, and several batches after one another."""
+    monkeypatch.setattr(graphs, "_POSITIONS", positions)
+    monkeypatch.setattr(graphs, "_MORE", -1.0)
+    monkeypatch.setattr(hypotheses, "_FEW_ON_GPU", 16)
+    there, search = deepcopy(model).cuda(), Search(beam, 0.6, "power", max_extra=20, patience=patience)
+    captured = graphs.graphed(there)
+    assert isinstance(captured, graphs.GraphedTransformer)
+    for sources in (SOURCES[:40], SOURCES[40:], SOURCES):
+        tokens = padded(sources).cuda()
+        expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (there, captured))
+        assert [outputs[0].tokens for outputs in found] == [outputs[0].tokens for outputs in expected]
+    assert captured.newest is not None
+
+
+@pytest.mark.gpu
+def test_a_step_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch raises where an operation would wait; only the count of finished sentences may, once in some steps, and the first step."""
+    calls = 0
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            torch.cuda.set_sync_debug_mode("error" if calls > 2 else "default")
+            try:
+                return call(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return watching
+
+    torch.manual_seed(1)
+    drawn = build(SMALL, VOCAB).eval().cuda()
+    monkeypatch.setattr(drawn, "step", watched(drawn.step))
+    monkeypatch.setattr(beam_module._BeamSearch, "extend", watched(beam_module._BeamSearch.extend))
+    tokens = torch.randint(4, VOCAB, (5, 7), device="cuda")
+    beam_search(drawn, tokens, tokens != PAD, Search(4, 0.6, "power", max_extra=20))
+    assert calls > 10

@@ -147,14 +147,6 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
     with refused(65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force "):
         Shortlist.load(file, VOCAB + 1)
-    whole = file.read_bytes()
-    for damaged in (b"", whole[:50], whole[:-8]):
-        file.write_bytes(damaged)
-        with pytest.raises(UserError, match="not a shortlist"):
-            Shortlist.load(file, VOCAB)
-    save_file({}, file)
-    with pytest.raises(UserError, match="not a shortlist"):
-        Shortlist.load(file, VOCAB)
     starts, zeros = np.zeros(VOCAB + 1), [0] * VOCAB
     shapes = {"starts": np.zeros(0)}, {"starts": starts[:, None]}, {"targets": np.zeros((0, 2))}, {"frequent": np.zeros(0)}
     contents = ([*zeros, 2], [1]), ([0, 5, *zeros[1:-1], 2], [1, 1]), ([*zeros, 1], [VOCAB]), ([*zeros, 1], [-1])
@@ -169,8 +161,7 @@ def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Pat
     with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
         Translator.load(directory, shortlist=True)
     EVERYTHING.save(directory / SHORTLIST)
-    assert [ranked[0].text for ranked in Translator.load(directory, shortlist=True).translate(TEXT, Search())] == [
-        ranked[0].text for ranked in Translator.load(directory).translate(TEXT, Search())
-    ]
+    found, wanted = (Translator.load(directory, shortlist=given).translate(TEXT, Search()) for given in (True, False))
+    assert [ranked[0].text for ranked in found] == [ranked[0].text for ranked in wanted]
     with pytest.raises(UserError, match="not supported with several models"):
         Translator.load(directory, directory, shortlist=True)

@@ -10,9 +10,11 @@ from torch import Tensor
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.models.architectures import build
+from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
+from transformer_core.training.loss import cross_entropy
 
 VOCAB = 23
 PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
@@ -142,3 +144,30 @@ def test_the_source_reaches_a_recurrent_decoder_by_its_last_states_alone_where_t
         changed = model.step(target[:, 0], before)
         plain = model.step(target[:, 0], model.start(source, source > 0))
     assert torch.equal(changed, plain) == (attention == "none")
+
+
+def computed(model: TranslationModel, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Logits, loss and gradients, on the CPU in float64."""
+    device = model.device
+    source, target = tokens(5, 9).to(device), tokens(5, 8, seed=2).to(device)
+    source[1, 4:] = source[3, 7:] = 0
+    model.zero_grad()
+    with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        decoded = model(source, source != 0, target)
+        logits = model.project(decoded)
+        loss = cross_entropy(decoded.flatten(0, 1), model.output_weight, target.flatten(), 0.1)
+    loss.objective.backward()
+    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+    return [part.detach().double().cpu() for part in (logits, loss.objective, gradients)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 2e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
+def test_logits_loss_and_gradients_are_those_of_a_cpu(size: ModelSize, dtype: torch.dtype | None, tolerance: float) -> None:
+    choose_kernels(torch.device("cuda"))
+    still = replace(size, dropout=0.0)
+    expected = computed(built(still).float().train())
+    for want, ours in zip(expected, computed(built(still).float().train().cuda(), dtype), strict=True):
+        assert ours.isfinite().all()
+        assert (ours - want).norm() <= tolerance * want.norm()

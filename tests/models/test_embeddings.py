@@ -58,25 +58,6 @@ def test_learned_positions_beyond_the_longest_sentence_get_no_gradient() -> None
         assert trained.tolist() == [True] * length + [False] * (12 - length)
 
 
-def by_formula(position: int, column: int) -> float:
-    """PE(position, column) in Python's floats."""
-    angle = position / 10000 ** ((column - column % 2) / SIZE.d_model)
-    return math.cos(angle) if column % 2 else math.sin(angle)
-
-
-def assert_exact(table: Tensor, first: int) -> None:
-    """Rows of a float64 table, position `first` on, against the formula in Python's floats.
-
-    With u = 2^-53 and a = 2i/d ln 10000, the angle position * e^-a has a relative error of at most 3u(1 + a) on either side: the rounding
-    of a, of its exponential, of the product. As (1 + a) e^-a <= 1, the two differ by at most 6u < 7e-16 a position; sine and cosine add
-    an ulp each.
-    """
-    assert table.dtype == torch.float64
-    for position, row in enumerate(table.tolist(), first):
-        expected = [by_formula(position, column) for column in range(len(row))]
-        assert row == pytest.approx(expected, rel=0, abs=max(1e-15, 1e-15 * position))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_in_lower_precisions_sinusoids_are_the_float32_formula_to_the_bit(dtype: torch.dtype) -> None:
     """As they were when the table was float32 and was cast from there."""
@@ -91,9 +72,19 @@ def test_in_lower_precisions_sinusoids_are_the_float32_formula_to_the_bit(dtype:
 
 @pytest.mark.parametrize("first", [0, 250, 5_000])
 def test_a_model_cast_to_float64_adds_float64_sinusoids_at_any_length(first: int) -> None:
+    """PE(position, column) in Python's floats.
+
+    With u = 2^-53 and a = 2i/d ln 10000, the angle position * e^-a has a relative error of at most 3u(1 + a) on either side: the rounding
+    of a, of its exponential, of the product. As (1 + a) e^-a <= 1, the two differ by at most 6u < 7e-16 a position; sine and cosine add
+    an ulp each.
+    """
+    angles = [[position / 10000 ** (2 * pair / SIZE.d_model) for pair in range(SIZE.d_model // 2)] for position in range(first, first + 10)]
+    expected = [[wave(angle) for angle in row for wave in (math.sin, math.cos)] for row in angles]
     for model in (Transformer(SIZE, VOCAB).double(), Transformer(SIZE, VOCAB).bfloat16().to("cpu", torch.float64)):
-        assert_exact(model.source_positions(first, 10), first)  # type: ignore[misc]
-        assert_exact(model.target_positions(first, 10), first)  # type: ignore[misc]
+        for positions in (model.source_positions, model.target_positions):
+            table = positions(first, 10)  # type: ignore[misc]
+            assert table.dtype == torch.float64
+            assert torch.allclose(table, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15 * (first + 10))
 
 
 @pytest.mark.parametrize("site", ["attention_dropout", "relu_dropout"])

@@ -1,4 +1,4 @@
-"""Loss against torch's, schedule, states and checkpoints, averaging and the choice of the best."""
+"""Loss against torch's, schedule, states and checkpoints, averaging, validation and the choice of the best."""
 
 import errno
 import math
@@ -13,15 +13,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
+from tests.corpus.encoded import learnt_subword, write_binarized
+from tests.models.on_disk import SMALL, TEXT, VOCAB
 from tests.refusals import refused
 from tests.waiting import wait_for
+from transformer_core import recipes
 from transformer_core.config import Train
+from transformer_core.corpus.tokens.binary import open_split
+from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import locked, sha256_of
+from transformer_core.models.architectures import build
 from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.precision import choose_kernels
-from transformer_core.training import checkpoint
+from transformer_core.tasks import TRANSLATION
+from transformer_core.training import checkpoint, validation
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
     TRAINING_LOCK,
@@ -37,7 +44,7 @@ from transformer_core.training.checkpoint import (
     update_of,
     validations_since_best,
 )
-from transformer_core.training.devices import process_group
+from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import cooldown_factor, learning_rate
 
@@ -308,3 +315,23 @@ def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> Non
     assert state.exists()
     remove_training(state)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_pair_as_long_as_a_document_has_no_part_in_the_scores(side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MOST_INPUT", 20)
+    torch.manual_seed(0)
+    model = build(SMALL, VOCAB).double()
+    sides = [[[5 + number, 6, 7, EOS] for number in range(9)], [[8, 9 + number, EOS] for number in range(9)]]
+    write_binarized(tmp_path / "short", *sides, VOCAB)
+    sides[side].insert(4, [*[9] * 21, EOS])
+    sides[1 - side].insert(4, [9, EOS])
+    write_binarized(tmp_path / "long", *sides, VOCAB)
+    subword = learnt_subword(TEXT, tmp_path / "spm.model")
+    settings, rank = recipes.load("tatoeba").train.model_copy(update={"precision": "float64"}), Rank(0, 1, torch.device("cpu"))
+    short, long = (
+        validation.Validation(model, open_split(tmp_path / name / "train"), subword, [""] * 10, settings, TRANSLATION, rank, bool)
+        for name in ("short", "long")
+    )
+    assert (short.left_out, long.left_out) == (0, 1)
+    assert short.teacher_forced() == long.teacher_forced()
