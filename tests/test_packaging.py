@@ -1,6 +1,5 @@
 """pyproject.toml, constraints.txt, Makefile, Dockerfile, .ci/run and the files for contributors agree with the code and with each other."""
 
-import ast
 import os
 import re
 import subprocess
@@ -16,13 +15,13 @@ from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
 from tests.clone import ROOT, git
+from tests.test_walls import MODULES, packages_of
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["shortlist"]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
 PINS = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-PACKAGES = ("transformer_core", "flows")
 NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
 # Released with pydantic, for exactly one version of it; what Prefect's client and requests are made of, whose errors they raise.
 PARTS_OF_OTHERS = {"pydantic_core", "httpx", "urllib3", "triton"}  # Triton is of a torch for GPUs alone.
@@ -38,29 +37,12 @@ def test_every_pin_is_a_public_version_and_within_the_bounds_of_its_dependency()
     assert [str(one) for one in REQUIRED + FOR_DEVELOPERS if not one.specifier.contains(versions[canonicalize_name(one.name)])] == []
 
 
-def imported() -> set[str]:
-    """The first names of all that the packages import and that is neither their own nor Python's."""
-    names: set[str] = set()
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names.update(alias.name.split(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                names.add(str(node.module).split(".")[0])
-    return names - set(sys.stdlib_module_names) - set(PACKAGES)
-
-
-def test_what_is_imported_is_declared() -> None:
+def test_what_is_imported_is_declared_and_the_reverse() -> None:
+    imported = set().union(*map(packages_of, MODULES)) - set(sys.stdlib_module_names) - {"transformer_core", "flows"}
     declared = {canonicalize_name(requirement.name) for requirement in REQUIRED + OPTIONAL}
-    distributions = packages_distributions()
-    undeclared = {name for name in imported() if not declared & {canonicalize_name(of) for of in distributions.get(name, ())}}
-    assert undeclared - PARTS_OF_OTHERS == set()
-
-
-def test_what_is_declared_is_imported() -> None:
-    distributions = packages_distributions()
-    used = {canonicalize_name(of) for name in imported() for of in distributions.get(name, ())}
-    assert {requirement.name for requirement in REQUIRED + OPTIONAL if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
+    distributions = {name: {canonicalize_name(of) for of in packages} for name, packages in packages_distributions().items()}
+    assert {name for name in imported if not declared & distributions.get(name, set())} - PARTS_OF_OTHERS == set()
+    assert declared - set().union(*(distributions.get(name, set()) for name in imported)) == NOT_IMPORTED
 
 
 def make(folder: Path, *arguments: str) -> str:

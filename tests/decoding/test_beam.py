@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.decoding.parity import forced_log_probabilities, padded
+from tests.decoding.parity import forced_log_probabilities, made_up_pairs, padded
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding import hypotheses
@@ -176,11 +176,7 @@ def model() -> Transformer:
 
 
 def random_sources(count: int, seed: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        [*torch.randint(4, 40, (int(torch.randint(1, 12, (1,), generator=generator)),), generator=generator).tolist(), EOS]
-        for _ in range(count)
-    ]
+    return [source for source, _ in made_up_pairs(count, seed)]
 
 
 BEAM = Search(beam=4, max_extra=8)

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sacrebleu.metrics.chrf import CHRF
@@ -42,19 +42,6 @@ def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pai
     return list(CorpusTranslator(Shards(folder), ("en", "de"))(settings, teacher, iter(pairs)))
 
 
-def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of lines of each call of the translator from now on."""
-    calls: list[int] = []
-    translate = engine.translated
-
-    def counted(loaded: engine.Engine, chunks: list[engine.SourceChunk], *rest: Any, **named: Any) -> object:
-        calls.extend(len(chunk.sources) for chunk in chunks)
-        return translate(loaded, chunks, *rest, **named)
-
-    monkeypatch.setattr(corpus, "translated", counted)
-    return calls
-
-
 def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
     """The model's translations of the texts, with the engine that the machine has for them."""
     wanted = engine.DecodingRequest([teacher], Search(3, 0.6, nbest=3))
@@ -74,15 +61,16 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = translated(tmp_path, teacher)
-    calls = counted_lines(monkeypatch)
+    counted = Mock(wraps=engine.translated)
+    monkeypatch.setattr(corpus, "translated", counted)
     changed = [Pair(b"the cat", b""), *PAIRS[1:]]
     assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
-    assert calls == [6]
+    assert [len(chunk.sources) for call in counted.call_args_list for chunk in call.args[1]] == [6]
     damages = (lambda text: text.split(b"\n", 1)[1], lambda text: text.replace(b"e", b"o", 1), lambda text: text[:-9], lambda _: b"")
     for path, damage in zip(sorted(tmp_path.iterdir()), itertools.cycle(damages), strict=False):
         path.write_bytes(damage(path.read_bytes()))
     assert translated(tmp_path, teacher) == first
-    assert sum(calls) == 6 + len(PAIRS)
+    assert sum(len(chunk.sources) for call in counted.call_args_list for chunk in call.args[1]) == 6 + len(PAIRS)
 
 
 def test_other_settings_and_other_weights_have_other_shards_and_those_of_earlier_texts_are_removed_when_asked(
@@ -109,11 +97,6 @@ def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Pa
     assert picked
 
 
-def test_a_line_that_is_no_sentence_and_an_empty_one_have_empty_translations(tmp_path: Path, teacher: Path) -> None:
-    made = translated(tmp_path, teacher, pairs=[Pair(b"the dog " * 400, b""), Pair(b"", b""), Pair(b"the dog", b"")])
-    assert [bool(pair.target) for pair in made] == [False, False, True]
-
-
 def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path) -> None:
     with refused(65, r"config.json: translates en to de, and de to en is needed. translated.side is source."):
         translated(tmp_path, teacher, SETTINGS.model_copy(update={"side": "source"}))
@@ -121,11 +104,13 @@ def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tm
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
 
 
-def test_a_text_that_is_too_long_for_the_models_positions_has_an_empty_translation(tmp_path: Path) -> None:
-    teacher = write_drawn(tmp_path / "model", replace(SMALL, positions="learned", most_positions=12))
-    long = Pair(b"the dog sees a cat " * 9, b"")
-    made = translated(tmp_path / "shards", teacher, SETTINGS, [PAIRS[0], long])
-    assert not made[1].target
+def test_a_text_longer_than_a_sentence_or_than_the_positions_and_an_empty_one_have_empty_translations(
+    tmp_path: Path, teacher: Path
+) -> None:
+    learned = write_drawn(tmp_path / "model", replace(SMALL, positions="learned", most_positions=12))
+    for model, times in ((teacher, 400), (learned, 9)):
+        made = translated(tmp_path / "shards", model, pairs=[Pair(b"the dog " * times, b""), Pair(b"", b""), Pair(b"the dog", b"")])
+        assert [bool(pair.target) for pair in made] == [False, False, True]
 
 
 SCORED = [Pair(f"{text}{' dog' * number}", other) for number in range(3) for text in TEXT[:2] for other in TEXT[2:]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decoding.parity import padded
+from tests.decoding.parity import forced_log_probabilities, padded
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
@@ -100,8 +100,8 @@ def test_log_probabilities_are_the_models_own_and_rank_the_samples(model: Transf
     for tokens, outputs in zip(SOURCES, drawn(model, SOURCES, Sampling(4, temperature=2.0, top_k=9)), strict=True):
         assert [output.log_probability for output in outputs] == sorted((output.log_probability for output in outputs), reverse=True)
         for output in outputs:
-            steps = [distribution(model, tokens, output.tokens[:place])[token].item() for place, token in enumerate(output.tokens)]
-            assert output.score == output.log_probability == pytest.approx(sum(steps), abs=1e-9)
+            forced = forced_log_probabilities(model, tokens, output.tokens).sum().item()
+            assert output.score == output.log_probability == pytest.approx(forced, abs=1e-9)
             assert output.tokens.index(EOS) == len(output.tokens) - 1 <= len(tokens) - 1 + Sampling().max_extra - 1
 
 
