@@ -14,7 +14,7 @@ from transformer_core.files import discard, flush_or_discard, prepare_streams
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length")
 _EPILOG = """train: transformer-core recipe NAME, then dvc repro
-more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .tracking, .submit (docs/commands.md)"""
+more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .tracking (docs/commands.md)"""
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
