@@ -122,7 +122,9 @@ def test_a_job_that_slurm_ends_is_queued_again_and_goes_on(way: str, running: Ru
     if way == "requeue":
         running.slurm.run("scontrol", "requeue", running.job)
     elif way == "time limit":
-        running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=3")  # The notice comes at once.
+        with running.slurm.paused(running.job) as pending:  # Slurm looks at limits twice a minute.
+            running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=3")
+            wait_for(pending, "no notice came", pause=0.5)
     else:
         running.slurm.lose_node("n2")
         wait_for(lambda: "down" in running.slurm.run("sinfo", "--noheader", "--format=%T"), "the node is not lost", pause=0.5)
