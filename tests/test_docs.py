@@ -133,5 +133,5 @@ def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:
         if (ROOT / name).suffix in {".md", ".py", ".yaml", ".json", ".toml", ".sh", ""}:
             text = re.sub(r"^### Open servers$.*?^### ", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
             opened += [(name, line) for line in text.splitlines() if re.search(r"0\.0\.0\.0|--host[= ](?!127\.0\.0\.1|localhost)", line)]
-    assert {name for name, line in opened if "#open-servers" not in line} == {"tests/flows/test_cluster.py"}
-    assert len(opened) == 3
+    assert not [name for name, line in opened if "#open-servers" not in line]
+    assert len(opened) == 2
