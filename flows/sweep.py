@@ -28,6 +28,7 @@ from prefect.tasks import Task
 from flows.dvc.settings import tracked
 from flows.dvc.worktree import Snapshot, remove, snapshot
 from flows.process.child import terminate_children
+from flows.process.gpus import visible_gpus
 from flows.process.runner import StageError, reports_errors
 from flows.record import server
 from flows.record.run import NAME, SCORES_STEP, RunRecord, flatten, read_record
@@ -155,6 +156,8 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
         if job.result.exists():  # A kill may have prevented the removal of its worktree.
             remove(job.workspace)
     machine, stopping = load_params().machine, Event()
+    if machine.devices is None and (gpus := len(visible_gpus())):  # A training takes all free ones, and others would wait for it.
+        machine = machine.model_copy(update={"devices": max(1, gpus // at_once)})
     with suppress(Exception):  # Creates the experiment once, not in each row; MLflow may be unreachable.
         server.experiment_id(server.connect(tracking_uri(machine)))
 
