@@ -79,7 +79,6 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: C
         assert found["cost"] == pytest.approx(2 * found["hours"])
     shown = call(*arguments, "base", "--devices", "8").out
     assert "100,000 updates of 25,000 tokens: at most 2.5e+09 target tokens" in shown
-    assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
 
 
 def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:

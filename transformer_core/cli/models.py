@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from transformer_core.config import Model
     from transformer_core.sizes import ModelSize
 
-# From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
-_PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
-
 
 def add_to(commands: Commands) -> None:
     """Add the commands to the parser."""
@@ -153,11 +150,10 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     """Print the estimate."""
     from transformer_core.config import load_params
     from transformer_core.models.architectures import cost_of_training
-    from transformer_core.presets import TABLE_3
     from transformer_core.training.devices import default_devices, default_threads
 
     params = load_params()
-    model, size, vocab_size = _chosen_model(arguments)
+    _, size, vocab_size = _chosen_model(arguments)
     options = {"updates": arguments.updates, "tokens_per_update": arguments.tokens_per_update}
     train = params.train.model_copy(update={key: value for key, value in options.items() if value})
     if train.warning:
@@ -194,10 +190,6 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {_in_words(hours)}"
         + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
     )
-    if model.preset in _PAPER and TABLE_3[model.preset].size == size:
-        updates = TABLE_3[model.preset].updates
-        print(f"the paper's {model.preset}: {updates:,} updates of 25,000 tokens, {_PAPER[model.preset]} on 8 P100")
-        print("(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS, the machines' capacity; ours count the model's matrix products)")
     return 0
 
 
