@@ -88,7 +88,7 @@ raise SystemExit(main())
 """
 FAILING_STAGE = """from flows.process.runner import run_stage
 from transformer_core.errors import UserError
-def body(params):
+def body():
     raise UserError("no")
 raise SystemExit(run_stage("toy", body))
 """

@@ -99,12 +99,11 @@ def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document:
 def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_passes_of_a_pair(
     document: Callable[..., Any], tmp_path: Path
 ) -> None:
-    of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
+    of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2")
     write_params(tmp_path, "tatoeba", *of_one)
-    here = document("estimate", "--rate", "1")  # machine.nodes are those of a work pool.
-    write_params(
-        tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("_drop: 0", "_drop: 5"), ("  dropout: 0", "  dropout: 0.1")
-    )
+    here = document("estimate", "--rate", "1")
+    two = ("places: {}", "places: {train: {on: slurm, time: '24:00:00', nodes: 2}}")
+    write_params(tmp_path, "tatoeba", *of_one, two, ("_drop: 0", "_drop: 5"), ("  dropout: 0", "  dropout: 0.1"))
     there, asked = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (asked, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
