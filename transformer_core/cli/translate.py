@@ -184,7 +184,7 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
 def _written(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces the one at `path`, or the target of that link, at the end of the block.
 
-    Until then it is PATH.part, which stays if the block fails, and is then named on standard error. A device or a pipe is written to
+    Until then it is PATH.part, which stays if the block fails. A device or a pipe is written to
     directly; to /dev/stdout the text is added, also if that is a file.
     """
     if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
@@ -209,17 +209,12 @@ def _part_of(path: Path) -> Path:
 
 @contextmanager
 def _kept(part: Path) -> Iterator[None]:
-    """Name the file of the lines that were finished before the block failed; remove it if there are none."""
+    """Keep the lines that were finished before the block failed; remove the file if there are none."""
     try:
         yield
-    except BaseException as error:
-        if not part.is_file() or not part.stat().st_size:
-            part.unlink(missing_ok=True)
-            raise
-        finished = f"the finished translations are in {part}"
-        if isinstance(error, UserError):
-            raise UserError(f"{error.message}; {finished}", error.remedy, error.exit_code) from None
-        print(finished, file=sys.stderr, flush=True)
+    except BaseException:
+        if part.is_file() and not part.stat().st_size:
+            part.unlink()
         raise
 
 
