@@ -54,13 +54,6 @@ def test_a_document_holds_the_same(call: Call) -> None:
     assert [sentence["line"] for sentence in document["losses"]] == [1]
 
 
-def test_tokenised_references_are_pointed_out(call: Call) -> None:
-    write("ref.de", [line.replace(".", " .") for line in REFERENCES])
-    done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de")
-    assert done.code == 0
-    assert done.err == "ref.de: looks tokenised; compare these scores only with each other.\n"
-
-
 def test_parsers_are_compared_with_gold_trees(call: Call) -> None:
     gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
     for name, line in (("flat.hyp", "(S XX XX XX )S"), ("right.hyp", "(S (NP XX XX )NP (VP XX )VP )S"), ("gold.tree", gold)):

@@ -4,7 +4,6 @@ import math
 import re
 
 import pytest
-import torch
 
 from tests.cli.conftest import Call, write
 from transformer_core.corpus.tokens.subword import Subword
@@ -56,12 +55,6 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
     assert [row[0] for row in rows(done.out)[3:]] == ["-inf", "0.0000"]
     assert rows(done.out)[4][1:] == ["1", "</s> 0.0000"]
     assert done.err == plain.err.replace("3 lines\n", "3 lines; 2 with an empty source left out\n")
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_threads_are_as_many_as_asked_for(call: Call) -> None:
-    assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
-    assert torch.get_num_threads() == 2
 
 
 def test_a_piece_with_a_line_feed_stays_in_its_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
