@@ -235,19 +235,6 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Call, tmp_path: Path) -> None:
-    (tmp_path / "prefixes").write_text("\u732b\n\n", encoding="utf-8")
-    for how in ((), ("--sample", "2")):
-        done = translate("--prefixes", "prefixes", *how, stdin=b"a cat\na cat\n")
-        assert (done.out.count("\n"), done.err) == (2, "line 1: its prefix has a character that the vocabulary lacks\n")
-
-
-def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "prefixes").write_text("der Hund sieht eine Katze eine Katze\n", encoding="utf-8")
-    done = call("translate", "--model", "learned", "--prefixes", "prefixes", stdin=b"a cat\n")
-    assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
-
-
 def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"a cat\n")
     saved = os.dup(0)
@@ -282,19 +269,6 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
         translate("--out", "pipe", stdin=b"a cat\n")
         assert reader.communicate(timeout=300)[0] == expected
     assert (tmp_path / "pipe").is_fifo()
-
-
-def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> None:
-    """In a terminal the bar counts the lines of a file beforehand; those of a pipe can be read only once."""
-    os.mkfifo(tmp_path / "pipe")
-    keyboard, terminal = pty.openpty()
-    command = [COMMAND, "translate", "--model", model, "--out", "out", "pipe"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal)
-    os.close(terminal)
-    (tmp_path / "pipe").write_bytes(b"the dog\na cat\n")
-    read_to_the_end(keyboard)
-    assert process.wait(300) == 0
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -112,7 +112,6 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 def run_info(arguments: argparse.Namespace) -> int:
     """Print sizes, parameters by part and costs."""
     from transformer_core.models.architectures import cost_of_training, parameters_by_part
-    from transformer_core.presets import TABLE_3
 
     model, size, vocab_size = _chosen_model(arguments)
     parts = parameters_by_part(size, vocab_size)
@@ -134,10 +133,6 @@ def run_info(arguments: argparse.Namespace) -> int:
     print(f"preset {model.preset}, {vocab_size:,} subwords: {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
-    row = TABLE_3.get(model.preset.removeprefix("table3/"))
-    if row is not None and row.size == size and row.millions is not None:
-        ours = sum(parameters_by_part(size, row.vocab_size).values()) / 1e6
-        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters; ours with {row.vocab_size:,} subwords: {ours:.1f}")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
     print(
         f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "

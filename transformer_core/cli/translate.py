@@ -184,7 +184,7 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
 def _written(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces the one at `path`, or the target of that link, at the end of the block.
 
-    Until then it is PATH.part, which stays if the block fails. A device or a pipe is written to
+    Until then it is PATH.part, which stays if the block fails, unless it is empty. A device or a pipe is written to
     directly; to /dev/stdout the text is added, also if that is a file.
     """
     if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
@@ -193,29 +193,22 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     else:
         part = _part_of(path)
         part.parent.mkdir(parents=True, exist_ok=True)
-        with writing(part), _kept(part):
-            with part.open("wb") as file:
+        try:
+            with writing(part), part.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path.resolve())
+        except BaseException:
+            if part.is_file() and not part.stat().st_size:
+                part.unlink()
+            raise
 
 
 def _part_of(path: Path) -> Path:
     """Return the name of the unfinished file at `path`, in the folder of its target if that is a link."""
     whole = path.resolve() if path.is_symlink() else path
     return whole.with_name(f"{whole.name}.part")
-
-
-@contextmanager
-def _kept(part: Path) -> Iterator[None]:
-    """Keep the lines that were finished before the block failed; remove the file if there are none."""
-    try:
-        yield
-    except BaseException:
-        if part.is_file() and not part.stat().st_size:
-            part.unlink()
-        raise
 
 
 def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
@@ -250,7 +243,7 @@ def _chunks(lines: Iterator[str], at_once: int, engine: "Engine", most: int, pre
     numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
-        starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, engine)
+        starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, engine)
         yield SourceChunk([_cut(engine.subword.encode(line), number, most, engine) for number, line in chunk], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
@@ -291,9 +284,7 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
 
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
-    countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
-    total = sum(1 for _ in read_lines(arguments.input)) if countable else None
-    return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
+    return tqdm(desc="translate", unit=" lines", disable=not shown)
 
 
 def _stdin_lines() -> Iterator[str]:
@@ -308,21 +299,13 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | None, engine: "Engine") -> list[list[int]]:
-    """Return token ids of the prefixes of numbered lines, with a note on standard error on what the vocabulary lacks."""
-    from transformer_core.corpus.tokens.subword import UNK
-
-    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
-    if len(starts) < len(chunk):
+def _starts(prefixes: Iterator[str], count: int, path: Path | None, engine: "Engine") -> list[list[int]]:
+    """Return token ids of the prefixes of as many lines."""
+    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    if len(starts) < count:
         raise UserError(
             f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."
         )
-    most = engine.most_positions
-    for (number, _), start in zip(chunk, starts, strict=True):
-        if UNK in start:
-            print(f"line {number:,}: its prefix has a character that the vocabulary lacks", file=sys.stderr, flush=True)
-        if most is not None and len(start) >= most:
-            print(f"line {number:,}: its prefix has {len(start):,} tokens, cut to {most - 1:,}", file=sys.stderr, flush=True)
     return starts
 
 
