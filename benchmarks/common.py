@@ -1,50 +1,92 @@
-"""The parts that the benchmarks share: command line, rounds, tables."""
+"""The parts that the benchmarks share: command line, random sentences, the table."""
 
 import argparse
-import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
 
-Name = TypeVar("Name", bound=Hashable)
-Result = TypeVar("Result")
+from transformer_core.config import Model, resolve
+from transformer_core.corpus.tokens.subword import EOS
+from transformer_core.presets import TransformerSize
+from transformer_core.processes import cores, cpu_name
+
+SEED = 1
+LONGEST = 100
+TARGET_PER_SOURCE, RATIO_SPREAD = 1.1, 0.15
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and the updates to train it with.
+
+    Attributes:
+        updates: number of updates that are timed.
+        source_length: mean tokens of a source sentence, end token included.
+        spread: standard deviation of the logarithm of lengths.
+        microbatches: numbers of micro-batches of an update; each contender gets the one that is fastest for it.
+    """
+
+    preset: str
+    vocab_size: int
+    tokens_per_update: int
+    updates: int
+    source_length: float
+    spread: float
+    microbatches: tuple[int, ...] = (1, 2, 4)
+
+    @property
+    def size(self) -> TransformerSize:
+        """The architecture."""
+        size = resolve(Model(preset=self.preset))
+        assert isinstance(size, TransformerSize)
+        return size
+
+
+# Lengths as in Multi30k (small, tiny) and WMT. A GPU has the paper's updates: a CPU takes minutes for one.
+SETTINGS = {
+    "small": Setting("small", 8_000, 2_560, 16, 14, 0.35),
+    "base": Setting("base", 37_000, 4_096, 6, 28, 0.55),
+    "tiny": Setting("tiny", 2_000, 512, 5, 14, 0.35),
+    "gpu-base": Setting("base", 37_000, 25_000, 20, 28, 0.55, (1,)),
+    "gpu-big": Setting("big", 37_000, 25_000, 20, 28, 0.55, (1,)),
+}
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
     """Return a parser that shows a module's docstring as it is."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="CSV file for the table")
+    return parser
 
 
-def in_turn(runs: Mapping[Name, Callable[[], Result]], rounds: int) -> dict[Name, list[Result]]:
-    """Return the results of each run, one a round; in a round all run in turn, so that noise meets all of them."""
-    results: dict[Name, list[Result]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            results[name].append(run())
-    return results
+def random_pairs(setting: Setting, count: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield pairs of token ids with log-normal lengths, end tokens included."""
+    random = np.random.default_rng(SEED)
+    middle = np.log(setting.source_length) - setting.spread**2 / 2  # So that the mean is source_length.
+    source_lengths = np.exp(random.normal(middle, setting.spread, count))
+    target_lengths = source_lengths * TARGET_PER_SOURCE * np.exp(random.normal(0, RATIO_SPREAD, count))
+    for lengths in zip(source_lengths, target_lengths, strict=True):
+        source, target = (random.integers(EOS + 1, setting.vocab_size, min(max(round(length), 2), LONGEST) - 1) for length in lengths)
+        yield [*source.tolist(), EOS], [*target.tolist(), EOS]
 
 
-def fastest(choices: Sequence[Name], rate: Callable[[Name], float]) -> Name:
-    """Return the choice with the greatest rate; rates are not measured where all choices are the same."""
-    return max(choices, key=rate) if len(set(choices)) > 1 else choices[0]
+def machine() -> str:
+    """Return the device and the libraries in words."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cpu_name()}, {cores()} cores"
+    return f"{device}; torch {torch.__version__}, transformers {version('transformers')}"
 
 
-def spread(values: Sequence[float] | pd.Series, form: str) -> str:
-    """Format the median, and in brackets the least and the greatest value."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """Format a table, without its index, as Markdown."""
-    rows = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in rows)
-
-
-def write_report(parts: Sequence[str], path: Path | None) -> None:
-    """Print parts of Markdown with an empty line between them, and write them into a file if one is given."""
-    text = "\n\n".join(parts) + "\n"
-    print(text, end="")
-    if path:
-        path.write_text(text, encoding="utf-8")
+def report(runs: Sequence[dict[str, Any]], keys: list[str], out: Path | None) -> None:
+    """Print the median, the least and the greatest value of each figure over the runs with the same keys; write them as CSV."""
+    table = pd.DataFrame(runs).groupby(keys, sort=False).agg(["median", "min", "max"])
+    table.columns = pd.Index([name if which == "median" else f"{name} {which}" for name, which in table.columns])
+    print(f"{machine()}\n{table.round(2).reset_index().to_string(index=False)}")
+    if out:
+        table.to_csv(out)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode], by default all three.
-# check: the tests marked gpu or kernel. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
+# check: the tests marked gpu or kernel. The others are benchmarks/training.py and decoding.py. Tables are printed, and go to benchmarks/results/.
 # Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, sentencepiece, safetensors and tqdm; for check pytest,
-# pytest-timeout and hypothesis, for the others pandas, psutil and transformers. Wheels that benchmarks/gpu-wheels.sh has collected are installed
+# pytest-timeout and hypothesis, for the others pandas and transformers. Wheels that benchmarks/gpu-wheels.sh has collected are installed
 # beside it, into a temporary folder.
 # A part that fails or takes more than 8 minutes does not end the others.
 set -u
@@ -28,7 +28,9 @@ failed=""
 for part; do
     case $part in
         check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m 'gpu or kernel' tests/models tests/training tests/decoding/test_graphs.py ;;
-        *) timeout 480 "$python" benchmarks/gpu.py "$part" --json "benchmarks/results/$part-$name.json" ;;
+        train) timeout 480 "$python" benchmarks/training.py --out "benchmarks/results/training-$name.csv" ;;
+        decode) timeout 480 "$python" benchmarks/decoding.py --lines 2000 --out "benchmarks/results/decoding-$name.csv" ;;
+        *) echo "benchmarks/gpu.sh: no part $part" >&2; false ;;
     esac || failed="$failed $part"
 done
 [ -z "$failed" ] || { echo "benchmarks/gpu.sh: failed or out of time:$failed" >&2; exit 1; }

@@ -29,14 +29,12 @@ class PlannedFile:
         source: name of the source: a path, an address or a description.
         fetched: True if the source is downloaded.
         checked_by: checksum of the source, or the origin of the checksum.
-        missing: True if the source is not downloaded, and is not here.
     """
 
     split: str
     source: str
     fetched: bool
     checked_by: str
-    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,31 +82,28 @@ def plan_data(params: Params) -> DataPlan:
 
 def _files(split: str, source: Source, reader: SourceReader) -> Iterator[PlannedFile]:
     later = "locked at the first fetch"
-    local = reader.local_files(source)
-    missing = not local or not all(path.is_file() for path in local)
     if source.files is not None:
-        for file, path in zip((source.files[language] for language in reader.direction), local, strict=True):
-            yield PlannedFile(split, file.path, False, _shown_sum(file.sha256, "none"), not path.is_file())
+        for file in (source.files[language] for language in reader.direction):
+            yield PlannedFile(split, file.path, False, _shown_sum(file.sha256, "none"))
     elif source.https is not None:
         locked = locked_sums(lock_file(reader.found.entry.name))
         for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _shown_sum(address.sha256 or locked.get(url), later))
     elif source.folder is not None:
-        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none", missing)
+        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")
     elif source.mtdata is not None:
         yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 of sacreBLEU")
     elif source.trees is not None:
-        yield PlannedFile(split, source.trees, False, "none", missing)
+        yield PlannedFile(split, source.trees, False, "none")
     elif source.translated is not None:
         translated, wanted = TranslatedSource(source.translated, reader), source.translated
         for text_source in translated.sources:
             yield from _files(split, text_source, translated.text)
-        absent = translated.model is not None and not translated.model.is_dir()
         words = f"{wanted.side} of {wanted.corpus} by {wanted.model}"
-        yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none", absent)
+        yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none")
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 

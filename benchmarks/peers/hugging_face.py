@@ -1,46 +1,27 @@
 """Hugging Face's Marian in a plain PyTorch loop: ``python -m peers.hugging_face FOLDER``; a Transformer of ours as a model of theirs."""
 
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is loaded before memory is read.
 
 from peers import plain_torch
-from peers.job import Job, Memory, Training, Updates, train_and_report
-from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
+from peers.job import Job
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_export import unsupported
+from transformer_core.decoding.translator import batches_of
 from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.directory import SUBWORD, load_model
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
-from transformer_core.models.precision import choose_kernels, has_fast_bf16
 from transformer_core.models.transformer import Transformer
-from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.loader import Batch
 
 _TRAINED_POSITIONS, _DECODED_POSITIONS = 256, 512
-
-
-def main() -> None:
-    """Train for warm-up, train again with the clock running, report."""
-    folder = Path(sys.argv[1])
-    job = Job.read(folder)
-    split = open_split(folder / "train")
-    torch.set_num_threads(job.threads)
-    device = torch.device("cpu")
-    choose_kernels(device)
-    memory = Memory()
-    torch.manual_seed(job.seed)
-    model = new_model(job)
-    facts = {
-        "precision": "bf16" if has_fast_bf16(device) else "float32",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
-    train_and_report(folder, job, model, memory, lambda updates: train(model, split, updates, device), facts)
 
 
 def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> dict[str, Any]:
@@ -66,35 +47,58 @@ def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> d
     }
 
 
-def new_model(job: Job) -> MarianMTModel:
-    """Return a new model; the remaining difference to our architecture are biases on the attentions' projections."""
-    config = transformers.MarianConfig(
-        **_settings(job, job.vocab_size, _TRAINED_POSITIONS),
-        dropout=job.dropout,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
-    )
-    return MarianMTModel(config)
+class Marian(nn.Module):
+    """A new model; the remaining difference to our architecture are biases on the attentions' projections."""
 
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        config = transformers.MarianConfig(
+            **_settings(job, job.vocab_size, _TRAINED_POSITIONS),
+            dropout=job.dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
+        )
+        self.model = transformers.MarianMTModel(config)
 
-def train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
-    """Train on the pairs of each update."""
-
-    def logits(batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
+        """Map a batch to logits (B, T, V)."""
         mask = batch.source_mask.long()
-        found: Tensor = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
-        return found
-
-    return plain_torch.train(model, logits, split, updates, device)
+        logits: Tensor = self.model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
+        return logits
 
 
-def fits(model: TranslationModel) -> bool:
-    """Return whether these classes can hold a model: one that CTranslate2 supports, with one matrix, keys and values of d_model / heads."""
-    if not isinstance(model, Transformer) or unsupported(model.size):
-        return False
-    size = model.size
-    return size.tied == "all" and size.d_k == size.d_v == size.d_model // size.heads
+def decoder(directory: Path, search: Search, device: torch.device) -> Callable[[Sequence[list[int]], int], list[tuple[str, int]]]:
+    """Return a function that translates token ids with `generate`, in bf16 and in the batches of our own translator."""
+    own = load_model(directory)[0]
+    if (
+        not isinstance(own, Transformer)
+        or unsupported(own.size)
+        or own.size.tied != "all"
+        or own.size.d_k * own.size.heads != own.size.d_model
+    ):
+        raise SystemExit("Hugging Face's classes cannot hold this model: name the other --engines.")
+    model = converted(own).to(device, torch.bfloat16)
+    subword = Subword.load(directory / SUBWORD)
+
+    def translate(sources: Sequence[list[int]], batch_tokens: int) -> list[tuple[str, int]]:
+        results = [("", 0)] * len(sources)
+        for numbers in batches_of([len(source) for source in sources], batch_tokens):
+            rows = [torch.tensor(sources[number]) for number in numbers]
+            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
+            outputs = model.generate(
+                input_ids=tokens,
+                attention_mask=(tokens != PAD).long(),
+                num_beams=search.beam,
+                length_penalty=search.alpha,
+                max_new_tokens=tokens.shape[1] - 1 + search.max_extra,
+            )
+            for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
+                length = output.index(EOS) + 1 if EOS in output else len(output)
+                results[number] = (subword.decode(output[:length]), length)
+        return results
+
+    return translate
 
 
 def converted(model: Transformer) -> Any:
@@ -102,14 +106,12 @@ def converted(model: Transformer) -> Any:
 
     Their additional parameters, the biases of attention, are zero.
     """
-    from transformers.models.m2m_100.modeling_m2m_100 import M2M100ForConditionalGeneration
-
     settings = _settings(model.size, len(model.output_weight), _DECODED_POSITIONS)
     theirs: Any
     if model.size.norm == "post":
-        theirs = MarianMTModel(transformers.MarianConfig(forced_eos_token_id=EOS, **settings))
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(forced_eos_token_id=EOS, **settings))
     else:
-        theirs = M2M100ForConditionalGeneration(transformers.M2M100Config(**settings))
+        theirs = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**settings))
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.zero_()
@@ -158,4 +160,4 @@ def _copy(theirs: nn.Linear | nn.LayerNorm, ours: nn.Linear | nn.LayerNorm) -> N
 
 
 if __name__ == "__main__":
-    main()
+    plain_torch.run(Marian)

@@ -4,8 +4,9 @@ Of this repository a contender's process needs only this file, which needs only 
 """
 
 import json
+import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,33 +60,10 @@ class Job:
 
 
 class Training(NamedTuple):
-    """One whole training.
-
-    Attributes:
-        seconds: from the first update to the end of the last.
-        target_tokens: end tokens included, padding left out.
-        data_wait_share: share of the time spent waiting for batches; None if it is not known.
-    """
+    """One whole training: seconds, and target tokens, end tokens included and padding left out."""
 
     seconds: float
     target_tokens: int
-    data_wait_share: float | None = None
-
-
-class Memory:
-    """Resident memory of this process and of `others`, given by their ids (Linux). Make it after all imports and before the model."""
-
-    def __init__(self, *others: int) -> None:
-        self._processes = ("self", *map(str, others))
-        self.before_bytes = self._resident("VmRSS")
-
-    def peak_bytes(self) -> int:
-        """Return the peak so far; of several processes, the sum of their own peaks."""
-        return self._resident("VmHWM")
-
-    def _resident(self, key: str) -> int:
-        lines = [line.split() for process in self._processes for line in Path(f"/proc/{process}/status").read_text().splitlines()]
-        return sum(int(line[1]) * 1024 for line in lines if line[0] == f"{key}:")
 
 
 def now(device: torch.device) -> float:
@@ -95,27 +73,14 @@ def now(device: torch.device) -> float:
     return time.monotonic()
 
 
-def train_and_report(
-    folder: Path,
-    job: Job,
-    model: torch.nn.Module,
-    memory: Memory,
-    train: Callable[[Updates], Training],
-    facts: Mapping[str, object],
-    rank: int = 0,
-) -> None:
-    """Train for warm-up, train again, and write the report of this process into the folder.
-
-    The report has the second training, `parameters` (each shared matrix once), `before_bytes` (memory after all imports and before the
-    model was made), `peak_bytes`, and the given facts: `precision` of the matrix products and `versions` of the libraries.
-    """
-    train(job.updates)
+def train_and_report(folder: Path, model: torch.nn.Module, train: Callable[[], Training], precision: str, rank: int = 0) -> None:
+    """Train for warm-up, train again, and write the report of this process into the folder; `precision` is that of matrix products."""
+    train()
     report = {
-        **train(job.updates)._asdict(),
+        **train()._asdict(),
         "parameters": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        "before_bytes": memory.before_bytes,
-        "peak_bytes": memory.peak_bytes(),
-        **facts,
+        "peak_bytes": torch.cuda.max_memory_allocated() or 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "precision": precision,
     }
     (folder / f"report-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import joeynmt  # type: ignore[import-not-found]
 import numpy as np
 import torch
 from joeynmt.batch import Batch  # type: ignore[import-not-found]
@@ -16,7 +15,7 @@ from joeynmt.model import build_model  # type: ignore[import-not-found]
 from joeynmt.training import TrainManager  # type: ignore[import-not-found]
 from joeynmt.vocabulary import Vocabulary  # type: ignore[import-not-found]
 
-from peers.job import ADAM_BETAS, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Training, Updates, train_and_report
+from peers.job import ADAM_BETAS, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, train_and_report
 
 _CPU = torch.device("cpu")
 _NEVER = 1 << 40
@@ -26,25 +25,21 @@ def main() -> None:
     """Train for warm-up, train again with the clock running, report."""
     folder = Path(sys.argv[1])
     job = Job.read(folder)
-    source, target = (_sentences(folder / "train", side) for side in ("source", "target"))
+    sentences = _sentences(folder / "train")
     vocabulary = _vocabulary(job.vocab_size)
     torch.set_num_threads(job.threads)
-    memory = Memory()
     torch.manual_seed(job.seed)
     model = build_model(_model_section(job), vocabulary, vocabulary)
     model.loss_function = ("crossentropy", LABEL_SMOOTHING)
     _keep_the_papers_dropout(model)
 
-    def train(updates: Updates) -> Training:
-        return _train(model, _Corpus(source, target, updates, vocabulary), _configuration(job, len(updates[0]), folder))
-
-    versions = {"torch": torch.__version__, "JoeyNMT": joeynmt.__version__}
-    train_and_report(folder, job, model, memory, train, {"precision": "float32", "versions": versions})
+    configuration = _configuration(job, folder)
+    train_and_report(folder, model, lambda: _train(model, _Corpus(sentences, job.updates, vocabulary), configuration), "float32")
 
 
-def _sentences(folder: Path, side: str) -> list[list[int]]:
-    """Return token ids by pair number, end tokens included."""
-    tokens, offsets = (np.load(folder / f"{side}_{what}.npy") for what in ("tokens", "offsets"))
+def _sentences(folder: Path) -> list[list[int]]:
+    """Return the token ids of source and target of each pair in turn, end tokens included."""
+    tokens, offsets = (np.load(folder / f"00000.{what}.npy") for what in ("tokens", "offsets"))
     return [sentence.tolist() for sentence in np.split(tokens, offsets[1:-1])]
 
 
@@ -53,8 +48,8 @@ class _Corpus:
 
     seed = 0
 
-    def __init__(self, source: list[list[int]], target: list[list[int]], updates: Updates, vocabulary: Any) -> None:
-        self._source, self._target = source, target
+    def __init__(self, sentences: list[list[int]], updates: Updates, vocabulary: Any) -> None:
+        self._sentences = sentences
         self._updates = updates
         self._vocabulary = vocabulary
         self.seconds = 0.0
@@ -77,8 +72,8 @@ class _Corpus:
 
     def _batch(self, numbers: list[int]) -> Any:
         vocabulary = self._vocabulary
-        source = [self._source[number] for number in numbers]
-        target = [[vocabulary.bos_index, *self._target[number]] for number in numbers]
+        source = [self._sentences[2 * number] for number in numbers]
+        target = [[vocabulary.bos_index, *self._sentences[2 * number + 1]] for number in numbers]
         return Batch(
             src=_padded(source, vocabulary.pad_index),
             src_length=torch.tensor([len(sentence) for sentence in source]),
@@ -115,7 +110,7 @@ def _train(model: Any, corpus: _Corpus, configuration: dict[str, Any]) -> Traini
     return Training(corpus.seconds, manager.stats.total_tokens)
 
 
-def _configuration(job: Job, microbatches: int, folder: Path) -> dict[str, Any]:
+def _configuration(job: Job, folder: Path) -> dict[str, Any]:
     """Return the document of its YAML file: the paper's optimiser and schedule; nothing is logged or scored during training."""
     training = {
         "optimizer": "adam",
@@ -126,7 +121,7 @@ def _configuration(job: Job, microbatches: int, folder: Path) -> dict[str, Any]:
         "normalization": "tokens",
         "batch_size": job.tokens_per_update,
         "batch_type": "token",
-        "batch_multiplier": microbatches,
+        "batch_multiplier": len(job.updates[0]),
         "epochs": 1,
         "logging_freq": _NEVER,
         "validation_freq": _NEVER,

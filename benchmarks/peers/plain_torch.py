@@ -1,17 +1,20 @@
-"""A plain loop of PyTorch, with its own cross-entropy and Adam, and a torch.nn.Transformer for it: compiled layers, fused attention."""
+"""A plain loop of PyTorch, with its own cross-entropy and Adam, and a torch.nn.Transformer: ``python -m peers.plain_torch FOLDER``."""
 
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, now
-from transformer_core.corpus.tokens.binary import BinarizedSplit
+from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, now, train_and_report
+from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
+from transformer_core.models.precision import choose_kernels, low_precision, precision_name
 from transformer_core.training.devices import autocast
 from transformer_core.training.loader import Batch, make_batch
 
@@ -19,7 +22,7 @@ _POSITIONS = 256
 
 
 class PlainTransformer(nn.Module):
-    """The paper's model out of PyTorch's parts; their attention and their stacks have biases and final norms that the paper has not."""
+    """The paper's model out of PyTorch's parts, with compiled layers; they have biases and final norms that the paper has not."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -35,6 +38,7 @@ class PlainTransformer(nn.Module):
                 module.dropout = 0.0
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout = nn.Identity()  # Inside the feed-forward network, where the paper has none.
+                module.compile(dynamic=True)
 
     def forward(self, batch: Batch) -> Tensor:
         """Map a batch to logits (B, T, V)."""
@@ -57,16 +61,21 @@ class PlainTransformer(nn.Module):
         return embedded
 
 
-def compiled(job: Job, device: torch.device) -> PlainTransformer:
-    """Return a new model with compiled layers."""
-    model = PlainTransformer(job).to(device)
-    for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
-        layer.compile(dynamic=True)
-    return model
+def run(make: Callable[[Job], nn.Module]) -> None:
+    """Train the job's model, a module that maps a batch to logits (B, T, V), for warm-up and with the clock running; report."""
+    folder = Path(sys.argv[1])
+    job = Job.read(folder)
+    split = open_split(folder / "train")
+    torch.set_num_threads(job.threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    choose_kernels(device)
+    torch.manual_seed(job.seed)
+    model = make(job).to(device)
+    precision = precision_name(low_precision(device, "auto") or torch.float32)
+    train_and_report(folder, model, lambda: _train(model, split, job.updates, device), precision)
 
 
-def train(model: nn.Module, logits: Callable[[Batch], Tensor], split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
-    """Train in a plain loop of PyTorch's on the pairs of each update; `logits` is the model's function from a batch to (B, T, V)."""
+def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
     optimizer = torch.optim.Adam(
         model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=device.type == "cuda" or None
     )
@@ -76,16 +85,19 @@ def train(model: nn.Module, logits: Callable[[Batch], Tensor], split: BinarizedS
     for microbatches in updates:
         tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
         for pairs in microbatches:
-            (_summed_loss(logits, make_batch(split.pairs(np.array(pairs))).to(device), device) / tokens_of_update).backward()
+            (_summed_loss(model, make_batch(split.pairs(np.array(pairs))).to(device), device) / tokens_of_update).backward()
         optimizer.step()
         optimizer.zero_grad()
         tokens += tokens_of_update
     return Training(now(device) - began, tokens)
 
 
-def _summed_loss(logits: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> Tensor:
+def _summed_loss(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
     target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
     with autocast(device, "auto"):
-        return functional.cross_entropy(
-            logits(batch).flatten(0, 1), target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING
-        )
+        logits = model(batch).flatten(0, 1)
+        return functional.cross_entropy(logits, target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
+
+
+if __name__ == "__main__":
+    run(PlainTransformer)

@@ -65,11 +65,11 @@ def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, caps
             assert "unrecognized arguments: --wrong" in call(*example, "--wrong").err
 
 
-def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_runs_out_of_memory_names_the_option_to_lower(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
     assert call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal() == (
         78,
-        "transformer-core: out of memory. Lower --batch-tokens, --beam, --sample, --max-input, --max-extra, or use a machine with more.",
+        "transformer-core: out of memory. Lower the option --batch-tokens, or use a machine with more.",
     )
 
 
@@ -82,12 +82,12 @@ raise SystemExit(main())
 """
 FAILING_STAGE = """from flows.process.runner import run_stage
 from transformer_core.errors import UserError
-def body(params):
+def body():
     raise UserError("no")
 raise SystemExit(run_stage("toy", body))
 """
 RECIPE = [str(COMMAND), "recipe", "tatoeba"]
-LIST, SCORES = [str(COMMAND), "recipe"], [sys.executable, "-m", "flows.scores", "--help"]
+LIST = [str(COMMAND), "recipe"]
 FULL_DISK = r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n"
 
 
@@ -102,7 +102,6 @@ def failing(error: str) -> list[str]:
         (">&-", RECIPE, 0, ""),
         (">/dev/full", LIST, 78, FULL_DISK),
         (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
-        (">/dev/full", SCORES, 78, FULL_DISK),
         (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
         (">&{unread} 2>&{unread}", [sys.executable, "-c", FAILING_STAGE], 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),

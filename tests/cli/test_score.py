@@ -1,11 +1,9 @@
 """transformer-core score: its lines and its last line."""
 
-import json
 import math
 import re
 
 import pytest
-import torch
 
 from tests.cli.conftest import Call, write
 from transformer_core.corpus.tokens.subword import Subword
@@ -49,17 +47,6 @@ def test_tokens_are_pieces_with_log_probabilities_that_add_up(call: Call) -> Non
         assert sum(found) == pytest.approx(float(log_probability), abs=1e-4 * (len(found) + 1))
 
 
-def test_documents_say_the_same_a_line_each(call: Call) -> None:
-    plain = call("score", "--model", "transformer", "--tokens", "a.en", "a.de")
-    done = call("score", "--model", "transformer", "--json", "a.en", "a.de")
-    for line, (log_probability, tokens, column) in zip(done.out.split("\n")[:-1], rows(plain.out), strict=True):
-        document = json.loads(line)
-        assert f"{document['log_probability']:.4f}" == log_probability
-        assert len(document["tokens"]) == int(tokens)
-        assert " ".join(f"{token['piece']} {token['log_probability']:.4f}" for token in document["tokens"]) == column
-    assert done.err == plain.err
-
-
 def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(call: Call) -> None:
     plain = call("score", "--model", "transformer", "a.en", "a.de")
     write("b.en", [*SOURCES, "", "  "])
@@ -68,14 +55,6 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
     assert [row[0] for row in rows(done.out)[3:]] == ["-inf", "0.0000"]
     assert rows(done.out)[4][1:] == ["1", "</s> 0.0000"]
     assert done.err == plain.err.replace("3 lines\n", "3 lines; 2 with an empty source left out\n")
-    document = call("score", "--model", "transformer", "--json", "b.en", "b.de").out.split("\n")[3]
-    assert json.loads(document)["log_probability"] is None
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_threads_are_as_many_as_asked_for(call: Call) -> None:
-    assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
-    assert torch.get_num_threads() == 2
 
 
 def test_a_piece_with_a_line_feed_stays_in_its_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

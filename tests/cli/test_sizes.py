@@ -35,7 +35,6 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
 def test_sizes_are_shown_with_thousands_separated(call: Call) -> None:
     shown = call("info", "--preset", "base", "--vocab-size", "37000").out
     assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
-    assert "65 x 10^6 parameters; ours with 41,100 subwords: 65.1\n" in shown
 
 
 def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_attention(document: Callable[..., Any]) -> None:
@@ -79,7 +78,6 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: C
         assert found["cost"] == pytest.approx(2 * found["hours"])
     shown = call(*arguments, "base", "--devices", "8").out
     assert "100,000 updates of 25,000 tokens: at most 2.5e+09 target tokens" in shown
-    assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
 
 
 def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
@@ -103,14 +101,8 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2")
     write_params(tmp_path, "tatoeba", *of_one)
     here = document("estimate", "--rate", "1")
-    write_params(
-        tmp_path,
-        "tatoeba",
-        *of_one,
-        ("places: {}", "places: {train: {on: slurm, time: 24:00:00, nodes: 2}}"),
-        ("_drop: 0", "_drop: 5"),
-        ("  dropout: 0", "  dropout: 0.1"),
-    )
+    two = ("places: {}", "places: {train: {on: slurm, time: '24:00:00', nodes: 2}}")
+    write_params(tmp_path, "tatoeba", *of_one, two, ("_drop: 0", "_drop: 5"), ("  dropout: 0", "  dropout: 0.1"))
     there, asked = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (asked, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))

@@ -20,7 +20,6 @@ from transformer_core.errors import UserError
 ARRAYS = ("training-state", "model-weights", "tokens", "shortlist")
 
 
-# Of each reader; the long run is `python -m tests.fuzz`.
 @pytest.mark.parametrize("numbers", [range(15), pytest.param(range(15, 200), marks=pytest.mark.slow)], ids=["some", "many"])
 @pytest.mark.parametrize("name", READERS)
 def test_a_damaged_file_is_read_or_refused_in_words(tmp_path: Path, name: str, numbers: range) -> None:

@@ -36,7 +36,7 @@ ENTRY: dict[str, Any] = {
 COMMANDS = (
     "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2",
     "translate --model m --top-p 0.9 --seed 3 --precision int8 --device cpu",
-    "score a b --model m --json --batch-tokens 100",
+    "score a b --model m --tokens --batch-tokens 100",
     "data new mine a.en a.de --valid-lines 3 --test c d --force",
     "compare a b --ref c --source d --json",
     "info --preset base --vocab-size 37000",

@@ -11,20 +11,9 @@ from transformer_core.cli.arguments import Parser
 from transformer_core.errors import ExitCode, UserError, machine_errors
 from transformer_core.files import discard, flush_or_discard, prepare_streams
 
-# Options that bound the memory of a command.
-_MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length")
 _EPILOG = """train: transformer-core recipe NAME, then dvc repro
 more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .tracking (docs/commands.md)"""
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
-
-
-class _Parser(Parser):
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as the base class, but refuse what is unknown here: a command would leave it to the parser of all commands."""
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return parsed, unknown
 
 
 class _Version(argparse.Action):
@@ -41,11 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
-        with machine_errors("transformer-core", "Use a machine with more."):
+        with machine_errors("transformer-core", "Lower the option --batch-tokens, or use a machine with more."):
             chosen = _parser().parse_args(arguments or ["--help"])
-            lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
-            with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
-                code: int = chosen.run(chosen)
+            code: int = chosen.run(chosen)
             sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
@@ -64,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="transformer-core",
         description="Translate with a trained model, and related commands.",
         epilog=_EPILOG,

@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     written = _write(maps, kinds, layers, heads, arguments.out)
     if arguments.target is None:
         print(subword.decode(target))
-    print(f"{arguments.out}: {', '.join(written)} (layers {_listed(layers)}; heads {_listed(heads)})")
+    shown = "; heads ".join(", ".join(map(str, numbers)) for numbers in (layers, heads))
+    print(f"{arguments.out}: {', '.join(written)} (layers {shown})")
     return 0
 
 
@@ -132,10 +133,6 @@ def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:
     if beyond:
         raise configuration_error(f"--{option}: {beyond[0]} requested, but the model has {count}")
     return numbers or list(range(1, count + 1))
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _numbers(text: str) -> list[int]:

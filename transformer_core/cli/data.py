@@ -107,8 +107,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     print(f"{plan.corpus}, {' to '.join(plan.direction)}: {f'about {plan.pairs:,} training pairs' if plan.pairs else 'size not known'}")
     print(textwrap.fill(f"Terms: {plan.licence or 'no licence is stated'}. {plan.note}", width=120), end="\n\n")
     for file in plan.files:
-        where = "fetched" if file.fetched else "local, missing" if file.missing else "local"
-        print(f"{file.split:<5}  {file.source}\n       {where}, sum: {file.checked_by}")
+        print(f"{file.split:<5}  {file.source}\n       {'fetched' if file.fetched else 'local'}, sum: {file.checked_by}")
     if plan.disk:
         print("\nDisk, about:")
         for name, size in plan.disk.items():

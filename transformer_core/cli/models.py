@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from transformer_core.config import Model
     from transformer_core.sizes import ModelSize
 
-# From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
-_PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
-
 
 def add_to(commands: Commands) -> None:
     """Add the commands to the parser."""
@@ -115,7 +112,6 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 def run_info(arguments: argparse.Namespace) -> int:
     """Print sizes, parameters by part and costs."""
     from transformer_core.models.architectures import cost_of_training, parameters_by_part
-    from transformer_core.presets import TABLE_3
 
     model, size, vocab_size = _chosen_model(arguments)
     parts = parameters_by_part(size, vocab_size)
@@ -137,10 +133,6 @@ def run_info(arguments: argparse.Namespace) -> int:
     print(f"preset {model.preset}, {vocab_size:,} subwords: {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
-    row = TABLE_3.get(model.preset.removeprefix("table3/"))
-    if row is not None and row.size == size and row.millions is not None:
-        ours = sum(parameters_by_part(size, row.vocab_size).values()) / 1e6
-        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters; ours with {row.vocab_size:,} subwords: {ours:.1f}")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
     print(
         f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "
@@ -153,11 +145,10 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     """Print the estimate."""
     from transformer_core.config import load_params
     from transformer_core.models.architectures import cost_of_training
-    from transformer_core.presets import TABLE_3
     from transformer_core.training.devices import default_devices, default_threads
 
     params = load_params()
-    model, size, vocab_size = _chosen_model(arguments)
+    _, size, vocab_size = _chosen_model(arguments)
     options = {"updates": arguments.updates, "tokens_per_update": arguments.tokens_per_update}
     train = params.train.model_copy(update={key: value for key, value in options.items() if value})
     if train.warning:
@@ -194,10 +185,6 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {_in_words(hours)}"
         + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
     )
-    if model.preset in _PAPER and TABLE_3[model.preset].size == size:
-        updates = TABLE_3[model.preset].updates
-        print(f"the paper's {model.preset}: {updates:,} updates of 25,000 tokens, {_PAPER[model.preset]} on 8 P100")
-        print("(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS, the machines' capacity; ours count the model's matrix products)")
     return 0
 
 

@@ -1,7 +1,6 @@
 """`transformer-core score`: log-probabilities that a model gives to the translations in a file."""
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -32,9 +31,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
-    shown.add_argument("--json", action="store_true", help="print one JSON document a line, tokens included")
+    parser.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
     parser.add_argument(
         "--batch-tokens",
         metavar="N",
@@ -74,32 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
         found = score_tokens(model, sources, targets, arguments.batch_tokens)
         for source, target, logs in zip(sources, targets, found, strict=True):
-            pieces = [printable(subword.pieces[token]) for token in target]
-            text = _document(pieces, logs) if arguments.json else _row(pieces, logs, arguments.tokens)
-            sys.stdout.buffer.write(f"{text}\n".encode())
+            row = [f"{math.fsum(logs):.4f}", str(len(logs))]
+            if arguments.tokens:
+                row.append(" ".join(f"{printable(subword.pieces[token])} {log:.4f}" for token, log in zip(target, logs, strict=True)))
+            sys.stdout.buffer.write(("\t".join(row) + "\n").encode())
             if source != [EOS]:
                 counted.append((math.fsum(logs), len(logs)))
         sys.stdout.flush()
     print(_summary(counted, len(pairs)), file=sys.stderr)
     return 0
-
-
-def _row(pieces: list[str], logs: list[float], tokens: bool) -> str:
-    row = f"{math.fsum(logs):.4f}\t{len(logs)}"
-    if not tokens:
-        return row
-    each = " ".join(f"{piece} {found:.4f}" for piece, found in zip(pieces, logs, strict=True))
-    return f"{row}\t{each}"
-
-
-def _document(pieces: list[str], logs: list[float]) -> str:
-    """Return pieces and their log-probabilities as JSON, with null for infinity."""
-    tokens = [{"piece": piece, "log_probability": _finite(found)} for piece, found in zip(pieces, logs, strict=True)]
-    return json.dumps({"log_probability": _finite(math.fsum(logs)), "tokens": tokens}, ensure_ascii=False)
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _summary(counted: list[tuple[float, int]], lines: int) -> str:

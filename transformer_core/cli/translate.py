@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -27,7 +27,7 @@ from transformer_core.cli.arguments import (
     use_threads,
 )
 from transformer_core.corpus.text import decode_line, read_lines
-from transformer_core.errors import ExitCode, UserError, configuration_error, writing
+from transformer_core.errors import UserError, configuration_error, writing
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -92,13 +92,7 @@ def add_to(commands: Commands) -> None:
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
-    add("--max-input", metavar="N", type=positive_int, help="a line has at most N tokens (default: 1024)")
-    add(
-        "--longer",
-        choices=("cut", "refuse"),
-        default="cut",
-        help="translate the beginning of a longer line, or leave its translation empty (default: cut)",
-    )
+    add("--max-input", metavar="N", type=positive_int, help="a longer line is cut to N tokens (default: 1024)")
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
@@ -137,12 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    if arguments.out and arguments.out.suffix in (".gz", ".xz"):
-        raise configuration_error(
-            f"--out: {arguments.out} would be plain text under the name of a compressed file", "Leave out the ending."
-        )
-    of_models = (file for model in arguments.model for file in model.glob("*"))
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, *of_models):
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
         for written in (arguments.out, _part_of(arguments.out)) if read and arguments.out else ():
             if written.is_file() and read.exists() and written.samefile(read):
                 raise configuration_error(f"--out: {written} is an input file and would be replaced", "Name another file.")
@@ -152,7 +141,6 @@ def run(arguments: argparse.Namespace) -> int:
     engine = load_engine(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
     if arguments.verbose:
         _report(choice, engine, wanted, threads)
-    limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
     lines = read_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
     at_once = 1 if interactive else LINES_AT_ONCE[choice.engine]
@@ -160,12 +148,12 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        chunks = _chunks(lines, at_once, limit, arguments.prefixes)
+        chunks = _chunks(lines, at_once, engine, arguments.max_input, arguments.prefixes)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
             for hypotheses in results:
                 _write(target, hypotheses, next(numbers), arguments)
             target.flush()
-    return ExitCode.BAD_DATA if limit.refused else 0
+    return 0
 
 
 def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRequest]":
@@ -196,54 +184,31 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
 def _written(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces the one at `path`, or the target of that link, at the end of the block.
 
-    Until then it is PATH.part, which stays if the block fails, and is then named on standard error. A device or a pipe is written to
-    directly, and so is a file that standard output or standard error goes to: text is added to it, as to /dev/stdout with `>> file`.
+    Until then it is PATH.part, which stays if the block fails, unless it is empty. A device or a pipe is written to
+    directly; to /dev/stdout the text is added, also if that is a file.
     """
-    if stream := next((number for number in (1, 2) if _goes_to(number, path)), None):
-        with os.fdopen(os.dup(stream), "wb") as file:
-            yield file
-    elif path.exists() and not path.is_file():
-        with path.open("wb") as device:
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+        with path.open("ab") as device:
             yield device
     else:
         part = _part_of(path)
         part.parent.mkdir(parents=True, exist_ok=True)
-        with writing(part), _kept(part):
-            with part.open("wb") as file:
+        try:
+            with writing(part), part.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path.resolve())
+        except BaseException:
+            if part.is_file() and not part.stat().st_size:
+                part.unlink()
+            raise
 
 
 def _part_of(path: Path) -> Path:
     """Return the name of the unfinished file at `path`, in the folder of its target if that is a link."""
     whole = path.resolve() if path.is_symlink() else path
     return whole.with_name(f"{whole.name}.part")
-
-
-@contextmanager
-def _kept(part: Path) -> Iterator[None]:
-    """Name the file of the lines that were finished before the block failed; remove it if there are none."""
-    try:
-        yield
-    except BaseException as error:
-        if not part.is_file() or not part.stat().st_size:
-            part.unlink(missing_ok=True)
-            raise
-        finished = f"the finished translations are in {part}"
-        if isinstance(error, UserError):
-            raise UserError(f"{error.message}; {finished}", error.remedy, error.exit_code) from None
-        print(finished, file=sys.stderr, flush=True)
-        raise
-
-
-def _goes_to(stream: int, path: Path) -> bool:
-    """Return whether the file descriptor is open for the file or the device at `path`."""
-    try:
-        return os.path.samestat(os.fstat(stream), path.stat())
-    except OSError:
-        return False
 
 
 def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
@@ -271,46 +236,29 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threa
     print(f"engine {choice.engine}, {precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
 
 
-def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[SourceChunk]":
+def _chunks(lines: Iterator[str], at_once: int, engine: "Engine", most: int, prefixes: Path | None) -> "Iterator[SourceChunk]":
     """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
     from transformer_core.decoding.engine import SourceChunk
 
     numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
-        starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine)
-        yield SourceChunk([limit.tokens(line, number) for number, line in chunk], starts)
+        starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, engine)
+        yield SourceChunk([_cut(engine.subword.encode(line), number, most, engine) for number, line in chunk], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
 
 
-@dataclass
-class _Limit:
-    """Token ids of lines; a line of more than `most` tokens is cut or left empty, with a note on standard error.
+def _cut(tokens: "TokenIds", number: int, most: int, engine: "Engine") -> "TokenIds":
+    """Cut the token ids of a line to `most`, and to the model's positions, with a note on standard error."""
+    from transformer_core.decoding.translator import shortened
 
-    Attributes:
-        refused: whether a line was left empty.
-    """
-
-    most: int
-    cut: bool
-    engine: "Engine"
-    refused: bool = False
-
-    def __post_init__(self) -> None:
-        positions = self.engine.most_positions
-        self.most = self.most if positions is None else min(self.most, positions - 1)
-
-    def tokens(self, line: str, number: int) -> "TokenIds":
-        from transformer_core.decoding.translator import shortened
-
-        tokens = self.engine.subword.encode(line)
-        if len(tokens) - 1 > self.most:
-            done = f"cut to {self.most:,}" if self.cut else f"more than {self.most:,}, left empty"
-            print(f"line {number:,}: {len(tokens) - 1:,} tokens, {done}", file=sys.stderr, flush=True)
-            self.refused = self.refused or not self.cut
-            return shortened(tokens, self.most if self.cut else 0)
-        return tokens
+    if engine.most_positions is not None:
+        most = min(most, engine.most_positions - 1)
+    if len(tokens) - 1 > most:
+        print(f"line {number:,}: {len(tokens) - 1:,} tokens, cut to {most:,}", file=sys.stderr, flush=True)
+        tokens = shortened(tokens, most)
+    return tokens
 
 
 def _search(arguments: argparse.Namespace) -> "Search | Sampling":
@@ -336,9 +284,7 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
 
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
-    countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
-    total = sum(1 for _ in read_lines(arguments.input)) if countable else None
-    return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
+    return tqdm(desc="translate", unit=" lines", disable=not shown)
 
 
 def _stdin_lines() -> Iterator[str]:
@@ -353,21 +299,13 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | None, engine: "Engine") -> list[list[int]]:
-    """Return token ids of the prefixes of numbered lines, with a note on standard error on what the vocabulary lacks."""
-    from transformer_core.corpus.tokens.subword import UNK
-
-    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
-    if len(starts) < len(chunk):
+def _starts(prefixes: Iterator[str], count: int, path: Path | None, engine: "Engine") -> list[list[int]]:
+    """Return token ids of the prefixes of as many lines."""
+    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    if len(starts) < count:
         raise UserError(
             f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."
         )
-    most = engine.most_positions
-    for (number, _), start in zip(chunk, starts, strict=True):
-        if UNK in start:
-            print(f"line {number:,}: its prefix has a character that the vocabulary lacks", file=sys.stderr, flush=True)
-        if most is not None and len(start) >= most:
-            print(f"line {number:,}: its prefix has {len(start):,} tokens, cut to {most - 1:,}", file=sys.stderr, flush=True)
     return starts
 
 
