@@ -99,7 +99,7 @@ def _check_free(out: Path) -> None:
 
 def _specification(model: Transformer, subword: Subword) -> Any:
     """Return CTranslate2's specification of a model (a TransformerSpec), with the model's weights."""
-    from ctranslate2 import specs
+    from ctranslate2 import specs  # type: ignore[import-untyped]
 
     size = model.size
     settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
