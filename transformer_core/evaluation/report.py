@@ -109,7 +109,6 @@ def render(report: Report, scoring: Scoring) -> str:
         examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
         exact_rank=EXACT,
         exact=sum(report.right),
-        **scoring.report_content(report),
     )
 
 
