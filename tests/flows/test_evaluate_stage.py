@@ -344,8 +344,7 @@ def test_trees_are_scored_by_their_brackets_and_shown(capsys: pytest.CaptureFixt
     html = Path("results/report.html").read_text(encoding="utf-8")
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP.
     shown = re.findall(r"<dt>The model.*?</dt><dd>(.*?)</dd>", html)
-    assert [tree.count("(VP") for tree in shown] == [0, 1, 1]
-    assert shown[2] == DOG
+    assert [tree.count("(VP") for tree in shown] == [0, 1]
     sentences = Path("results/sentences.html").read_text(encoding="utf-8")
     assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words
-from transformer_core.evaluation.examples import EXACT, Example, GroupScore
+from transformer_core.evaluation.examples import Example, GroupScore
 from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, page
 from transformer_core.evaluation.scoring import Scores, Scoring
 from transformer_core.pictures.attention_maps import layer_pictures
@@ -106,8 +105,6 @@ def render(report: Report, scoring: Scoring) -> str:
         charts=training_charts(report.updates, report.validation, scoring.task.score),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
-        examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
-        exact_rank=EXACT,
         exact=sum(report.right),
     )
 
