@@ -45,7 +45,6 @@ class CTranslate2Engine:
 
     Attributes:
         translator: a ctranslate2.Translator.
-        subword: the model's vocabulary.
         most_positions: largest number of tokens on either side.
         shortlist: whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
             translation then depends on its batch.
@@ -67,13 +66,8 @@ class CTranslate2Engine:
     ) -> "CTranslate2Engine":
         """Load a model directory, converted to CTranslate2 in a temporary folder: a base model takes seconds and 260 MB there.
 
-        Args:
-            threads: number of batches translated in parallel, with one thread each, so results do not depend on this number.
-            precision: number type of weights and matrix products.
-            shortlist: see the attribute.
-
-        Raises:
-            UserError: see `export_model`; exit code 78 also if there is no shortlist and one is asked for.
+        So many batches are translated in parallel as there are threads, with one each, so results do not depend on this number. Raises
+        `UserError`: see `export_model`; exit code 78 also if there is no shortlist and one is asked for.
         """
         import ctranslate2  # type: ignore[import-untyped]
 
@@ -104,10 +98,8 @@ class CTranslate2Engine:
     ) -> Callable[[], list[list[Hypothesis]]]:
         """Begin to translate in threads of CTranslate2; return the function that waits for the translations of each source, best first.
 
-        An empty source has a single, empty translation.
-
         Args:
-            sources: token ids with an end token.
+            sources: token ids with an end token; one with no other has a single, empty translation.
             search: settings; a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.

@@ -136,11 +136,8 @@ def translated(
 ) -> Iterator[list[list[Hypothesis]]]:
     """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
 
-    Args:
-        batch_tokens: largest number of source tokens in a batch; CTranslate2 gets shorter ones for few sentences.
-        ahead: number of chunks that CTranslate2 has begun when the translations of a chunk are waited for: it translates them while
-            they are tokenised here, and others detokenised and written. PyTorch begins none.
-        done: called with numbers of translated sources.
+    CTranslate2 gets shorter batches for few sentences, and has begun so many chunks `ahead` when the translations of a chunk are waited
+    for: it translates them while they are tokenised here, and others detokenised and written. `done` gets numbers of translated sources.
     """
     waiting: deque[Callable[[], list[list[Hypothesis]]]] = deque()
     for chunk in chunks:
