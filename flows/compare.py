@@ -1,7 +1,7 @@
-"""`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
+"""`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,18 +16,9 @@ from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.evaluation.comparison import (
-    CURVES,
-    ComparedRun,
-    SideBySide,
-    comparison_text,
-    different,
-    paired,
-    render_comparison,
-    side_by_side,
-)
+from transformer_core.evaluation.comparison import SideBySide, comparison_text, side_by_side
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
-from transformer_core.files import sha256_of, write_text
+from transformer_core.files import sha256_of
 from transformer_core.tasks import task_of
 
 if TYPE_CHECKING:
@@ -44,20 +35,19 @@ class TestSet(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation run, with the settings and curves of its training beside its own.
+    """An evaluation run, with the settings of its training beside its own.
 
-    Its translations and its test set are in local files; an old run has no test set.
+    Its name has that of its training, because two evaluations with the same search may have the same name. Its translations and its test
+    set are in local files; an old run has no test set.
     """
 
-    run: ComparedRun
+    name: str
+    run_id: str
+    settings: Mapping[str, str]
+    metrics: Mapping[str, float]
     references_sha256: str | None
     hypotheses: Path
     test_set: TestSet | None
-
-    @property
-    def name(self) -> str:
-        """Its name and that of its training: two evaluations with the same search may have the same name."""
-        return self.run.name
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
@@ -141,8 +131,8 @@ def _begun_with(client: "MlflowClient", field: str, wanted: str) -> "list[Run]":
     return [run for run in runs if (run.data.tags[name] if kind == "tags" else getattr(run.info, name)).startswith(wanted)]
 
 
-def fetch(client: "MlflowClient", wanted: str, folder: Path, wanted_curves: Iterable[str]) -> Evaluated:
-    """Find an evaluation, with some curves of its training, and copy its translations and its test set into an empty folder.
+def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
+    """Find an evaluation, and copy its translations and its test set into an empty folder.
 
     Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations.
     """
@@ -157,19 +147,22 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path, wanted_curves: Iter
     if {SOURCES, REFERENCES} <= kept:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
-    settings, curves = dict(run.data.params), {}
+    settings = dict(run.data.params)
     if training:
         name, settings = f"{name}, of {training.info.run_name}", _settings_of(training) | settings
-        histories = {curve: client.get_metric_history(training.info.run_id, curve) for curve in wanted_curves}
-        curves = {curve: {point.step: point.value for point in points} for curve, points in histories.items() if points}
     references = settings.pop("references_sha256", None)
-    return Evaluated(ComparedRun(name, run.info.run_id, settings, run.data.metrics, curves), references, hypotheses, test_set)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, references, hypotheses, test_set)
 
 
 def _settings_of(training: "Run") -> dict[str, str]:
     """Return a training's parameters, with the last values of those that were changed when it went on (tags, flows/record/sending.py)."""
     parameters, tags = training.data.params, training.data.tags
     return {name: tags.get(name, value) for name, value in parameters.items()}
+
+
+def paired(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """Return name and value in both runs, in order of name; None where a run has none."""
+    return [(name, a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys())]
 
 
 def table_of(name: str, rows: Sequence[tuple[str, object, object]]) -> str:
@@ -191,27 +184,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison, with the curves of both, as a page")
     chosen = parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri, transfers=True)
-            curves = CURVES if chosen.html else ()
-            a, b = (fetch(client, wanted, Path(folder) / name, curves) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
+            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
         compared = compare(a, b)
-    first, second = a.run, b.run
-    heading = f"A is {first.name} ({first.run_id})\nB is {second.name} ({second.run_id})"
-    changed = different(first.settings, second.settings)
+    heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
+    changed = [row for row in paired(a.settings, b.settings) if row[1] != row[2]]
     settings = table_of("setting", changed) if changed else "The settings are the same."
-    parts = [heading, settings, table_of("metric", paired(first.metrics, second.metrics)), comparison_text(compared)]
-    if chosen.html:
-        page = render_comparison(first, second, compared)
-        try:
-            write_text(chosen.html, page)
-        except OSError as error:
-            raise configuration_error(f"--html: {chosen.html} cannot be written ({error.strerror})") from None
-        parts.append(f"Page: {chosen.html}")
+    parts = [heading, settings, table_of("metric", paired(a.metrics, b.metrics)), comparison_text(compared)]
     sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE
 

@@ -18,7 +18,6 @@ from tests.refusals import refused
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
-from transformer_core.decoding import ctranslate2_engine as engine_module
 from transformer_core.decoding.beam import Search, beam_search, length_penalty
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import export_model
@@ -213,34 +212,6 @@ def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2E
     assert any(ours[0].score != theirs[0].score for ours, theirs in pairs)
     # A model of this size has many near ties: trained with the seeds 1 and 2, 90% and 92% stay. Of a wrong model nearly none would.
     assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.75 * len(pairs)
-
-
-def test_a_gpu_without_the_library_that_it_needs_is_one_line(model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_CUBLAS", "libnowhere.so.12")
-    with refused(78, r"libnowhere\.so\.12: cannot be loaded, and CTranslate2 needs it on a GPU"):
-        CTranslate2Engine.load(write_model(model, tmp_path / "model"), 1, device=torch.device("cuda"))
-
-
-@pytest.mark.parametrize(
-    ("torch_sees_it", "library", "device"),
-    [
-        (True, "libc.so.6", "cuda"),
-        (True, "libnowhere.so.12", "cpu"),  # As with a torch for CUDA 13.
-        (False, "libc.so.6", "cpu"),  # As with a torch for CPUs.
-    ],
-)
-def test_without_a_device_a_gpu_is_one_that_both_can_use(
-    model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_sees_it: bool, library: str, device: str
-) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
-    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda _: {"float32"})
-    monkeypatch.setattr(ctranslate2, "Translator", lambda *_, device, **__: loaded.append(device))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees_it)
-    monkeypatch.setattr(engine_module, "_CUBLAS", library)
-    load(model, tmp_path)
-    CTranslate2Engine.load(tmp_path / "model", 1, "int8")
-    assert loaded == [device, "cpu"]  # Some GPUs have no int8.
 
 
 def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"search": Sampling(2)}, "not used for samples"),
     ({"models": 2}, "no ensembles"),
     ({"prefixes": True}, "not used with prefixes"),
+    ({"device": torch.device("cuda")}, "not used on a GPU"),
     ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
     ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
 ]

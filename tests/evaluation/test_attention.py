@@ -15,7 +15,7 @@ from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture, fonts_of
+from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 
@@ -99,12 +99,12 @@ def test_a_picture_shows_the_weights_of_each_chosen_head_with_their_pieces(subwo
     dog, hund = ["the", "dog", "sees", "a", "cat", "</s>"], ["der", "Hund", "sieht", "eine", "Katze"]
     labels = {"encoder": (dog, dog), "decoder": (["<s>", *hund], ["<s>", *hund]), "cross": ([*hund, "</s>"], dog)}
     for kind in get_args(Kind):
-        figure = attention_picture(maps, kind, shown, 4, fonts_of(maps))
+        figure = attention_picture(maps, kind, shown, 4)
         *panels, _ = figure.axes  # The last is the scale of colours.
         assert [panel.get_title() for panel in panels] == [f"layer {layer}, head {head}" for layer, head in shown]
         for panel, (layer, head) in zip(panels, shown, strict=True):
             np.testing.assert_array_equal(panel.images[0].get_array(), maps.weights[kind][layer - 1, head - 1])
             rows, columns = ([tick.get_text() for tick in axis.get_ticklabels()] for axis in (panel.yaxis, panel.xaxis))
             assert tuple("".join(pieces).replace("·", "") for pieces in (rows, columns)) == tuple(map("".join, labels[kind]))
-    headings = [attention_picture(maps, kind, shown, 4, fonts_of(maps)).texts[0].get_text().split("\n")[2:] for kind in get_args(Kind)]
+    headings = [attention_picture(maps, kind, shown, 4).texts[0].get_text().split("\n")[2:] for kind in get_args(Kind)]
     assert headings == [["the dog sees a cat"], ["der Hund sieht eine Katze"], ["the dog sees a cat", "der Hund sieht eine Katze"]]

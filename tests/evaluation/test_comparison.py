@@ -1,6 +1,4 @@
-from tests.evaluation.test_report import ATTACK, HYPOTHESES, REFERENCES, SOURCES, Page, text_of
-from tests.pictures.svg import pictures_of
-from transformer_core.evaluation.comparison import ComparedRun, comparison_text, render_comparison, side_by_side
+from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.metrics import SCORING
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -37,42 +35,3 @@ def test_control_characters_of_a_text_do_not_reach_the_terminal() -> None:
 def test_systems_that_agree_have_no_sentence_to_show() -> None:
     text = comparison_text(side_by_side(SCORING, ["ein Hund"], ["ein Hund"], ["eine Katze"]))
     assert text.endswith("\n\nLargest gains of B over A by chrF2: none\n\nLargest gains of A over B by chrF2: none")
-
-
-def a_run(name: str, **other: str) -> ComparedRun:
-    curves = {"valid/perplexity": {20: 9.0, 40: 5.0}, "valid/bleu": {20: 1.0, 40: 2.0}}
-    return ComparedRun(name, f"id-of-{name}", {"train.seed": "1", **other}, {"bleu": 41.7}, curves)
-
-
-def test_a_page_shows_both_runs_in_one_chart_their_significance_and_what_changed_most() -> None:
-    compared = side_by_side(SCORING, HYPOTHESES, REFERENCES, REFERENCES, SOURCES)
-    html = render_comparison(a_run("first"), a_run("second", beam="8"), compared)
-    text = text_of(html)
-    for fact in (
-        "A is first id-of-firstB is second id-of-second",
-        f"BLEU{compared.scores[0].baseline:.2f}100.00{compared.scores[0].difference:+.2f}",
-        "With fewer than 100 lines a p-value says little.",
-        "Line 3 · chrF2 ",
-        "beam\u20138",
-        "A is better than BNo sentence.",
-    ):
-        assert fact in text
-    assert "train.seed" not in text
-    (perplexity, texts), (bleu, _) = pictures_of(html)
-    assert (perplexity, bleu) == ("Perplexity of valid by update", "BLEU while training by update")
-    assert texts[-2:] == ["A, at the end 5", "B, at the end 5"]
-    assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
-
-
-def test_runs_without_curves_or_different_settings_say_so() -> None:
-    one = ComparedRun("first", "1", {}, {}, {})
-    html = render_comparison(one, one, side_by_side(SCORING, HYPOTHESES, HYPOTHESES, REFERENCES))
-    assert pictures_of(html) == []
-    assert "The settings are the same." in html
-
-
-def test_hostile_text_in_a_comparison_changes_no_element() -> None:
-    calm = render_comparison(a_run("first"), a_run("second", beam="8"), side_by_side(SCORING, HYPOTHESES, REFERENCES, REFERENCES, SOURCES))
-    texts = [ATTACK] * 3
-    hostile = render_comparison(a_run(ATTACK), a_run("b", **{ATTACK: ATTACK}), side_by_side(SCORING, texts, REFERENCES, texts, texts))
-    assert {tag for tag, _ in Page(hostile).elements} <= {tag for tag, _ in Page(calm).elements}

@@ -1,10 +1,9 @@
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.examples import ALIKE, EXACT, QUANTILES, Example, GroupScore, choose_examples, scores_by_length
+from transformer_core.evaluation.examples import Example, GroupScore, choose_examples, scores_by_length
 from transformer_core.evaluation.metrics import SCORING, score
 
 
@@ -35,38 +34,15 @@ def chosen_of(scores: Sequence[float], count: int) -> list[Example]:
     return choose_examples(scores, [score == 100 for score in scores], count)
 
 
-def test_examples_are_taken_at_the_quartiles() -> None:
-    chosen = chosen_of([float(number) for number in range(100)], 10)
-    assert [(example.rank, example.index) for example in chosen] == [
-        ("best", 99), ("best", 98), ("upper quartile", 75), ("upper quartile", 74), ("median", 50), ("median", 49),
-        ("lower quartile", 26), ("lower quartile", 25), ("worst", 0), ("worst", 1),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("scores", "count", "expected"),
-    [
-        ([50.0, 99.0, 5.0, 70.0, 30.0, 90.0, 20.0], 3, [("best", 1), ("median", 0), ("worst", 2)]),
-        ([100.0, 90.0, 80.0, 100.0], 2, [("best", 1), ("worst", 2)]),
-        ([100.0, 90.0, 80.0, 100.0], 3, [("best", 1), ("worst", 2), (EXACT, 0)]),
-        ([0.0, 100.0, 0.0, 0.0], 2, [(ALIKE, 0), (ALIKE, 2)]),
-        ([0.0, 100.0], 2, [("best", 0), (EXACT, 1)]),
-    ],
-    ids=["few", "none is right", "others are too few", "one score", "one that is not right"],
-)
-def test_few_examples_are_the_best_the_middle_and_the_worst(scores: list[float], count: int, expected: list[tuple[str, int]]) -> None:
-    assert [(example.rank, example.index) for example in chosen_of(scores, count)] == expected
-
-
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
-def test_examples_are_different_sentences_in_order_of_their_ranks(scores: list[int], count: int) -> None:
+def test_examples_are_from_the_best_to_the_worst_at_equal_distances_without_those_that_are_right(scores: list[int], count: int) -> None:
+    others = sorted((10.0 * score for score in scores if score < 10), reverse=True)
     chosen = chosen_of([10.0 * score for score in scores], count)
-    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in (*QUANTILES, ALIKE, EXACT)}
-    exact, alike = by_rank.pop(EXACT), by_rank.pop(ALIKE)
-    assert len({example.index for example in chosen}) == len(chosen) == min(count, len(scores))
-    descending = [score for rank, of_rank in by_rank.items() for score in (reversed(of_rank) if rank == "worst" else of_rank)]
-    assert descending == sorted(descending, reverse=True)
-    assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1
-    assert set(exact) <= {100.0}
-    assert 100.0 not in descending
-    assert not alike or (len(set(alike)) == 1 and alike[0] < 100.0 and not descending)
+    assert len({example.index for example in chosen}) == len(chosen) == min(count, len(others))
+    assert all(example.score == 10.0 * scores[example.index] for example in chosen)
+    found = [example.score for example in chosen]
+    assert found == sorted(found, reverse=True)
+    if count >= len(others):
+        assert found == others
+    elif count > 1:
+        assert (found[0], found[-1]) == (others[0], others[-1])

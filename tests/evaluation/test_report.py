@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures.svg import pictures_of
-from transformer_core.evaluation.examples import Example, GroupScore, choose_examples, scores_by_length
+from transformer_core.evaluation.examples import GroupScore, choose_examples, scores_by_length
 from transformer_core.evaluation.metrics import SCORING, score
 from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, differences, duration, with_verdict
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
@@ -183,8 +183,8 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
     # Corpus (title, heading, table), licence, origin, group, setting, commit, output, devices, two sides of a dropped pair, the
-    # machine, three of three examples and of the sentence looked at.
-    assert hostile.all_text().count(ATTACK) == 13 + 9 + 3
+    # machine, three of two examples and of the sentence looked at.
+    assert hostile.all_text().count(ATTACK) == 13 + 6 + 3
     assert {"<b>", "</svg>", "&amp;", "·<i>"} <= {text for _, texts in pictures_of(html) for text in texts}
     calm, hostile = (Page(render_sentences(report, SCORING)) for report in (a_report(), attacked(a_report())))
     assert {tag for tag, _ in hostile.elements} <= {tag for tag, _ in calm.elements}
@@ -208,7 +208,7 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
         ({"decoding": {"engine": "ctranslate2", "penalty": "power"}}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
         ({"scores": scores_with(dict.fromkeys(SHARES, 0.0))}, "No translation of the test set is copied from the source, empty"),
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
-        ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
+        ({"hypotheses": [*HYPOTHESES[:2], ""]}, "(empty)"),
         ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
         ({"cost": None}, "All stages took 4 min 15 s, without those"),
         ({"updates": [], "validation": []}, "No values."),
@@ -241,9 +241,8 @@ def test_examples_keep_their_white_space_and_words_that_differ_are_marked_or_cha
     html = the_page()
     assert "Zwei Hunde spielen im <mark>Schnee.</mark>" in html
     assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
-    assert differences("im Schnee.", "im Schnee !") == [("im Schnee.", False)]
     assert differences("猫在桌上", "狗在桌上") == [("猫", True), ("", False), ("在桌上", False)]
-    assert "A  man\u00a0rides ." in page_with(sources=["A  man\u00a0rides .", *SOURCES[1:]])
+    assert "A  man\u00a0rides ." in page_with(sources=[*SOURCES[:2], "A  man\u00a0rides ."])
 
 
 @given(text=st.text("ab "), other=st.text("ab "))
@@ -276,14 +275,6 @@ def test_characters_that_xml_lacks_do_not_break_a_picture() -> None:
     for picture in layer_pictures(a_sentence(pieces, pieces)):
         ((_, texts),) = pictures_of(picture.image)
         assert {"·\ufffd", "·\ufffd[0m", "·]]>", "·&lt;", "·🙂"} <= set(texts)
-
-
-def test_most_examples_of_a_rank_are_folded_away() -> None:
-    chosen = [Example("best", index % 3, 50.0) for index in range(7)]
-    html = page_with(examples=[*chosen, Example("exact", 0, 100.0)])
-    assert html.count("<article") == 8
-    assert html.split("<summary>5 more</summary>")[0].count("<article") == 2
-    assert "<summary>1 that are exactly right</summary>" in html
 
 
 def test_a_small_group_is_pale() -> None:

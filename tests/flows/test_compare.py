@@ -90,25 +90,6 @@ def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> No
     assert losses == "Largest gains of A over B by chrF2: none"
 
 
-def test_a_page_is_written_with_the_curves_of_both_trainings(compare: Compare, tmp_path: Path) -> None:
-    for fingerprint, perplexity in (("abc123", 9.0), ("def456", 5.0)):
-        train(fingerprint, perplexity=perplexity)
-    evaluate("evaluation-1", "abc123", BAD)
-    evaluate("evaluation-2", "def456", GOOD)
-    file = tmp_path / "new/compared.html"
-    assert compare("abc123", "def456", "--html", str(file)).rstrip("\n").split("\n\n")[-1] == f"Page: {file}"
-    html = file.read_text(encoding="utf-8")
-    assert 'alt="Perplexity of valid by update"' in html
-    assert "evaluation-2" in html
-
-
-def test_a_page_that_cannot_be_written_is_one_line(compare: Compare) -> None:
-    evaluate("evaluation-1", "abc123", GOOD)
-    Path("file").write_text("")
-    line = "--html: file/page.html cannot be written (File exists)"
-    assert compare("evaluation-1", "evaluation-1", "--html", "file/page.html", code=78) == line
-
-
 def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     lay_out(Path())
     for hypotheses in (HYPOTHESES, TARGET):

@@ -160,7 +160,7 @@ def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
     engine: str, status: int, model_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
-        raise configuration_error("libcublas.so.12: cannot be loaded, and CTranslate2 needs it on a GPU")
+        raise configuration_error("not supported by the engine")
 
     served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
     served.load_context(context)
@@ -169,7 +169,7 @@ def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
     with pytest.raises(Refused) as caught:
         served.predict(context, ["A dog."], {"engine": engine})
     assert caught.value.get_http_status_code() == status
-    assert "libcublas" in caught.value.serialize_as_json()
+    assert "not supported" in caught.value.serialize_as_json()
     with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):
         served.predict(context, ["A \ud83d"])
 

@@ -266,11 +266,6 @@ def _read_training_metrics(folder: Path) -> None:
 _UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
 
 
-def _exit_code(code: int) -> None:
-    """Take the exit code of a command that has printed its error: it must not be that of a bug."""
-    assert code in (0, 65, 69, 75, 78), code
-
-
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: examples
 

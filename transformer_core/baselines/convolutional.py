@@ -68,10 +68,8 @@ class _LayerSize(NamedTuple):
 
 
 def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
-    groups = size.convolutions or ((size.d_model, size.kernel, size.layers),)
-    channels = [width for width, _, count in groups for _ in range(count)]
-    kernels = [kernel for _, kernel, count in groups for _ in range(count)]
-    return [_LayerSize(*layer) for layer in zip(channels[:1] + channels[:-1], channels, kernels, strict=True)]
+    layers = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
+    return [_LayerSize(before, *layer) for (before, _), layer in zip(layers[:1] + layers[:-1], layers, strict=True)]
 
 
 class GatedConvolution(nn.Module):
@@ -100,15 +98,7 @@ class EncoderLayer(nn.Module):
         self._side = layer.kernel // 2
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Apply the layer; padding and positions beyond the ends are read as zero.
-
-        Args:
-            x: (B, S, inputs).
-            mask: (B, S, 1), True at real tokens.
-
-        Returns:
-            (B, S, channels).
-        """
+        """Map (B, S, inputs) to (B, S, channels); padding (False in the mask, (B, S, 1)) and positions beyond the ends are read as zero."""
         read = functional.pad(self.dropout(x) * mask, (0, 0, self._side, self._side))
         out: Tensor = (self.convolution(read) + self.residual(x)) * _HALF
         return out
@@ -126,12 +116,9 @@ class Attention(nn.Module):
         """Return weighted sums of values, scaled by sqrt(source length) to restore the variance lost in averaging (3.5).
 
         Args:
-            x: (B*K, T, channels).
+            x: (B*K, T, channels), as what is returned.
             embedded: (B*K, T, D), embeddings of the target tokens, part of the query.
             state: keys, values and mask of the source.
-
-        Returns:
-            (B*K, T, channels).
         """
         query = (self.query(x) + embedded) * _HALF
         grouped = query.reshape(len(state.keys), -1, query.shape[-1])
@@ -157,8 +144,7 @@ class DecoderLayer(nn.Module):
         Args:
             x: (B*K, T, inputs).
             past: (B*K, kernel - 1, inputs), this layer's inputs before x, zero before the first.
-            embedded: (B*K, T, D), embeddings of the target tokens, part of the query.
-            state: keys, values and mask of the source.
+            embedded: (B*K, T, D), see `Attention`.
 
         Returns:
             (B*K, T, channels), and the last kernel - 1 inputs.

@@ -162,8 +162,7 @@ class Recurrent(TranslationModel):
 class Cho(Recurrent):
     """A context vector c as an input of every step (Cho et al. 2014, A.1): c = tanh(V h_N), s_0 = tanh(V' c), s_t = GRU(s_t-1, [y_t-1; c]).
 
-    The output layer is maxout: t = max over pairs of O_s s_t + O_y y_t-1 + O_c c. The paper's sizes are 1,000 units, embeddings of 100 and
-    500 pairs; here all are d_model, since the projection is the embedding.
+    The output layer is maxout: t = max over pairs of O_s s_t + O_y y_t-1 + O_c c.
     """
 
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
@@ -188,8 +187,7 @@ class Bahdanau(Recurrent):
     """Additive attention in the order of its paper (Bahdanau et al. 2015, A.2.2), with the encoder's states h_j.
 
     s_0 = tanh(W_s h_1) of the encoder's backward state h_1; the context c_i is the sum of h_j under the softmax of
-    v . tanh(W_a s_i-1 + U_a h_j); s_i = GRU(s_i-1, [y_i-1; c_i]); t_i = max over pairs of U_o s_i-1 + V_o y_i-1 + C_o c_i. The paper's
-    sizes are 1,000 units a direction and in the decoder, embeddings of 620 and 500 pairs; here all are d_model, a direction half of it.
+    v . tanh(W_a s_i-1 + U_a h_j); s_i = GRU(s_i-1, [y_i-1; c_i]); t_i = max over pairs of U_o s_i-1 + V_o y_i-1 + C_o c_i.
     """
 
     attention: AdditiveAttention
@@ -232,14 +230,7 @@ def recurrent_model(size: RecurrentSize, vocab_size: int) -> Recurrent:
 
 
 def reversed_order(mask: Tensor) -> Tensor:
-    """Return indices that reverse the tokens of each row, except the end token and padding. They are their own inverse.
-
-    Args:
-        mask: (B, S), True at real tokens, padding on the right.
-
-    Returns:
-        (B, S), int64.
-    """
+    """Return indices (B, S) that reverse the tokens of each row but end token and padding (False in the mask); their own inverse."""
     positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
     last = mask.sum(dim=1, keepdim=True) - 1
     return torch.where(positions < last, last - 1 - positions, positions)

@@ -26,14 +26,7 @@ class RecurrentSize(ModelSize):
     """Sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
 
     `d_model` is the width of embedding, encoder output and decoder state; each direction of a bidirectional encoder has half of it. Dropout
-    is between layers, on embeddings and before the projection. `decoder` is the order of a decoder step:
-        simple: the encoder's last states are the initial states. With attention, the previous state selects the context, which both the
-        first layer and the output layer read.
-        cho: the encoder's last state becomes a context vector c, an input of every step and of a maxout output layer (Cho et al. 2014).
-        bahdanau: the initial state comes from the encoder's backward state of the first source token; the previous state selects the
-        context; the output layer is maxout (Bahdanau et al. 2015, A.2.2).
-        luong: the new state selects the context; both give an attentional state, which is projected and fed to the next step (Luong et al.
-        2015, section 3).
+    is between layers, on embeddings and before the projection. `decoder` is the order of a decoder step: a class of recurrent.py each.
     """
 
     architecture: Literal["recurrent"] = "recurrent"
@@ -77,21 +70,23 @@ class ConvolutionalSize(ModelSize):
     )
 
     @property
+    def groups(self) -> tuple[_Group, ...]:
+        """Channels, kernel and number of layers of successive groups."""
+        return self.convolutions or ((self.d_model, self.kernel, self.layers),)
+
+    @property
     def depth(self) -> int:
-        return sum(layers for _, _, layers in self.convolutions) if self.convolutions else self.layers
+        return sum(layers for _, _, layers in self.groups)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
         size = super().changed(settings)
-        if not size.convolutions:
-            kernels, name, fault = [size.kernel], "kernel", "must be odd"
-        else:
-            if fixed := sorted({"layers", "kernel"} & settings.keys()):
-                remedy = "Leave the key out, or change model.convolutions."
-                raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", remedy)
-            kernels, name, fault = [kernel for _, kernel, _ in size.convolutions], "convolutions", "kernels must be odd"
-        for kernel in kernels:
+        if size.convolutions and (fixed := sorted({"layers", "kernel"} & settings.keys())):
+            remedy = "Leave the key out, or change model.convolutions."
+            raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", remedy)
+        name = "convolutions: kernels" if size.convolutions else "kernel:"
+        for _, kernel, _ in size.groups:
             if kernel % 2 == 0:
-                raise configuration_error(f"model.{name}: {fault}, so that a convolution has a middle, got {kernel}")
+                raise configuration_error(f"model.{name} must be odd, so that a convolution has a middle, got {kernel}")
         return replace(size, layers=size.depth)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -38,7 +37,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}"
+        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.svg, decoder.svg, cross.svg, {_NUMBERS}"
     )
     parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
     parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
@@ -74,15 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
-    from transformer_core.pictures.attention_maps import attention_picture, fonts_of
+    from transformer_core.pictures.attention_maps import attention_picture
     from transformer_core.pictures.drawing import save
 
-    fonts = fonts_of(maps)
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
     figures = {
-        f"{kind}.png": attention_picture(maps, kind, [*product(numbers, heads)], len(heads), fonts)
-        for kind, numbers in chosen.items()
-        if numbers
+        f"{kind}.svg": attention_picture(maps, kind, [*product(numbers, heads)], len(heads)) for kind, numbers in chosen.items() if numbers
     }
     try:
         for name, figure in figures.items():
@@ -90,9 +86,6 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
         write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False, allow_nan=False) + "\n")
     except OSError as error:
         raise configuration_error(f"--out: {folder} cannot be written to ({error.strerror})") from None
-    if fonts.missing:
-        remedy = f"{_NUMBERS} has these characters; install a font such as Noto Sans CJK to draw them."
-        print(f"no installed font draws {' '.join(fonts.missing)}: the pictures show boxes. {remedy}", file=sys.stderr)
     return [*figures, _NUMBERS]
 
 

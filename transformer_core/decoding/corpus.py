@@ -24,11 +24,9 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class CorpusTranslator:
-    """The translations of training text, in the order of the text. All devices translate the batches of a shard, with the faster engine.
+    """The translations of training text, for a corpus of this direction, in the order of the text; shards keep those that are finished.
 
-    Attributes:
-        shards: finished translations.
-        direction: source and target language of the corpus that is made.
+    All devices translate the batches of a shard, with the faster engine.
     """
 
     shards: Shards
@@ -37,13 +35,8 @@ class CorpusTranslator:
     def __call__(self, wanted: Translated, directory: Path, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
         """Yield pairs of a text and its translation, which is empty for an empty text and for more than `MOST_SENTENCE_TOKENS` tokens.
 
-        Args:
-            wanted: settings of the source in the catalogue's entry.
-            directory: the model directory.
-            pairs: a text and its other side, to which `nearest` compares; at most a shard of them is in memory.
-
-        Raises:
-            UserError: exit code 65; the model is damaged or of other languages, or a text is not UTF-8.
+        `pairs` are a text and its other side, to which `nearest` compares; at most a shard of them is in memory. Raises `UserError` (65):
+        the model is damaged or of other languages, or a text is not UTF-8.
         """
         needed = self.direction if wanted.side == "target" else self.direction[::-1]
         check_languages(directory, needed, f"translated.side is {wanted.side}.")
@@ -58,12 +51,11 @@ class CorpusTranslator:
         def make(shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> list[str]:
             return _translations(loaded(), wanted, asked, shard, first, bar)
 
-        made = self.shards.lines(pairs, lambda shard: key + _inputs(shard, wanted.pick == "nearest"), make, f"translate {wanted.corpus}")
+        def inputs(shard: list[Pair[bytes]]) -> bytes:
+            return key + b"".join(b"\n" + text for pair in shard for text in (pair if wanted.pick == "nearest" else pair[:1]))
+
+        made = self.shards.lines(pairs, inputs, make, f"translate {wanted.corpus}")
         yield from (Pair(pair.source, text.encode()) for pair, text in made)
-
-
-def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
-    return b"".join(b"\n" + pair.source + (b"\n" + pair.target if with_references else b"") for pair in shard)
 
 
 def _translations(

@@ -1,12 +1,12 @@
 """Translation of token ids by CTranslate2: the same model, but CTranslate2's beam search."""
 
-import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,14 +14,12 @@ import torch
 from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, TokenIds
 from transformer_core.decoding.beam import Search, length_penalty
-from transformer_core.decoding.ctranslate2_export import cached_export, positions_of
+from transformer_core.decoding.ctranslate2_export import export_model, positions_of
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
-from transformer_core.errors import configuration_error
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
-_CUBLAS = "libcublas.so.12"
 # In the first search, sources of up to this many tokens share one maximum length, so that they can be in the same batch.
 _SHARED = 64
 # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
@@ -47,7 +45,6 @@ class CTranslate2Engine:
 
     Attributes:
         translator: a ctranslate2.Translator.
-        subword: the model's vocabulary.
         most_positions: largest number of tokens on either side.
         shortlist: whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
             translation then depends on its batch.
@@ -60,50 +57,30 @@ class CTranslate2Engine:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model."""
-        return torch.device(self.translator.device)
+        """Device of the model: a GPU has PyTorch."""
+        return torch.device("cpu")
 
     @classmethod
     def load(
-        cls,
-        directory: Path,
-        threads: int,
-        precision: CTranslate2Precision = "float32",
-        device: torch.device | None = None,
-        shortlist: bool = False,
+        cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32", shortlist: bool = False
     ) -> "CTranslate2Engine":
-        """Load the export of a model directory, which is kept for the next time (`cached_export`).
+        """Load a model directory, converted to CTranslate2 in a temporary folder: a base model takes seconds and 260 MB there.
 
-        Args:
-            threads: number of batches translated in parallel on a CPU, with one thread each, so results do not depend on this number.
-            precision: number type of weights and matrix products.
-            device: device of the model. None uses a GPU if torch and CTranslate2 can both use it, and else the CPU.
-            shortlist: see the attribute.
-
-        Raises:
-            UserError: see `export_model`; exit code 78 also if CTranslate2 lacks cuBLAS on a GPU that is asked for, or if there is no
-                shortlist and one is asked for.
+        So many batches are translated in parallel as there are threads, with one each, so results do not depend on this number. Raises
+        `UserError`: see `export_model`; exit code 78 also if there is no shortlist and one is asked for.
         """
         import ctranslate2  # type: ignore[import-untyped]
 
         if shortlist:
             check_shortlist([directory])
-        on_gpu = _can_use_gpu(precision) if device is None else device.type == "cuda"
-        if on_gpu and not has_cublas():
-            raise configuration_error(
-                f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
-                "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or "
-                + ("compute on the CPU." if precision == "int8" else "take the engine torch."),
-            )
         config = read_config(directory / CONFIG)
         subword = load_subword(directory, config)
-        with cached_export(directory) as exported:
+        with TemporaryDirectory() as exported:
+            export_model(directory, Path(exported))
             translator = ctranslate2.Translator(
-                str(exported),
-                device="cuda" if on_gpu else "cpu",
-                device_index=0 if device is None else device.index or 0,
+                exported,
                 compute_type=precision,
-                inter_threads=1 if on_gpu else threads,
+                inter_threads=threads,
                 intra_threads=1,
                 max_queued_batches=-1,  # Unlimited: with a full queue a call would block.
             )
@@ -121,10 +98,8 @@ class CTranslate2Engine:
     ) -> Callable[[], list[list[Hypothesis]]]:
         """Begin to translate in threads of CTranslate2; return the function that waits for the translations of each source, best first.
 
-        An empty source has a single, empty translation.
-
         Args:
-            sources: token ids with an end token.
+            sources: token ids with an end token; one with no other has a single, empty translation.
             search: settings; a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
@@ -249,23 +224,3 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
         "return_scores": scored or search.beam > 1,
         **(several if search.beam > 1 else {}),  # A beam of 1 ends with the first end token, whatever the patience.
     }
-
-
-def _can_use_gpu(precision: CTranslate2Precision) -> bool:
-    """Return whether torch and CTranslate2 can both use a GPU, and CTranslate2 in this precision."""
-    import ctranslate2
-
-    there = torch.cuda.is_available() and ctranslate2.get_cuda_device_count() > 0 and has_cublas()
-    return there and precision in ctranslate2.get_supported_compute_types("cuda")
-
-
-def has_cublas() -> bool:
-    """Return whether CTranslate2 can multiply on a GPU. It loads cuBLAS in its first product, and would fail there with a traceback.
-
-    A torch for CUDA 13 brings another version of cuBLAS, so it may be missing where torch can use the GPU.
-    """
-    try:
-        ctypes.CDLL(_CUBLAS)
-    except OSError:
-        return False
-    return True

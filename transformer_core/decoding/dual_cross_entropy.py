@@ -25,12 +25,7 @@ class DualScores:
     """Scores of pairs by the models FOLDER/forward (source to target) and FOLDER/backward (target to source).
 
     With H the cross-entropy of a side given the other, in nats a token, a pair's score is |H_f - H_b| + (H_f + H_b) / 2: low where both
-    models find it probable and equally so.
-
-    Attributes:
-        folder: folder of the two model directories.
-        shards: finished scores.
-        direction: source and target language of the corpus.
+    models find it probable and equally so. `direction` is that of the corpus; shards keep the scores that are finished.
     """
 
     folder: Path

@@ -59,6 +59,8 @@ class DecodingRequest:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
             return "CTranslate2 is not used with prefixes"
+        if self.device is not None and self.device.type != "cpu":
+            return "CTranslate2 is not used on a GPU"
         if self.precision not in get_args(CTranslate2Precision):
             return f"CTranslate2 is used in float32 and int8, and not in {self.precision}"
         return unsupported(read_config(self.models[0] / CONFIG).model)
@@ -69,7 +71,7 @@ class DecodingRequest:
         Its rule of stopping, a patience of 1 where none is asked for, is no reason.
         """
         size = read_config(self.models[0] / CONFIG).model
-        if torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
+        if torch.cuda.is_available() and self.device is None:
             return "there is a GPU"
         if self.shortlist:
             return "CTranslate2 unites the shortlists of a batch"
@@ -114,7 +116,7 @@ def load_engine(engine: EngineName, wanted: DecodingRequest) -> Engine:
     if engine == "torch":
         return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)
     precision: CTranslate2Precision = "int8" if wanted.precision == "int8" else "float32"
-    return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.device, wanted.shortlist)
+    return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.shortlist)
 
 
 class SourceChunk(NamedTuple):
@@ -134,11 +136,8 @@ def translated(
 ) -> Iterator[list[list[Hypothesis]]]:
     """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
 
-    Args:
-        batch_tokens: largest number of source tokens in a batch; CTranslate2 gets shorter ones for few sentences.
-        ahead: number of chunks that CTranslate2 has begun when the translations of a chunk are waited for: it translates them while
-            they are tokenised here, and others detokenised and written. PyTorch begins none.
-        done: called with numbers of translated sources.
+    CTranslate2 gets shorter batches for few sentences, and has begun so many chunks `ahead` when the translations of a chunk are waited
+    for: it translates them while they are tokenised here, and others detokenised and written. `done` gets numbers of translated sources.
     """
     waiting: deque[Callable[[], list[list[Hypothesis]]]] = deque()
     for chunk in chunks:

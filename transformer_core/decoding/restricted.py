@@ -50,7 +50,6 @@ class Shortlisted:
         return torch.searchsorted(self.ids, tokens)
 
     def start(self, source: Tensor, source_mask: Tensor) -> _State:
-        """Encode (B, S) sources, see `TranslationModel.start`."""
         state = self._model.start(source, source_mask)
         logits = torch.zeros(self._allowed.shape, dtype=self._model.output_weight.dtype, device=self.ids.device)
         return _State(state, logits.masked_fill(~self._allowed, -torch.inf)[:, None])

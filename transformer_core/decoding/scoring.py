@@ -24,9 +24,8 @@ def score_tokens(
     for an empty target, and minus infinity for every token of any other target.
 
     Args:
-        model: the model, in evaluation mode.
-        sources: token ids, end token included; none longer than the model's `most_positions`.
-        targets: one per source, also with end token and at most `most_positions` tokens.
+        sources: token ids, end token included; no side is longer than the model's `most_positions`.
+        targets: one per source, also with end token.
         batch_tokens: largest product of rows and longest side of a batch; a longer pair is scored alone.
     """
     results = [[0.0 if target == [EOS] else -math.inf] * len(target) for target in targets]

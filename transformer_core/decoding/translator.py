@@ -93,11 +93,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, with their vocabulary. On a CPU a translation does not depend on the batch of its sentence.
+    """A model, or several, in evaluation mode, with their vocabulary. On a CPU a translation does not depend on the batch of its sentence.
 
     Attributes:
-        model: the model or ensemble, in evaluation mode.
-        subword: its vocabulary.
         replicas: copies of the model on further GPUs, which decode batches at the same time.
         shortlist: the subwords that the translation of a sentence may have; None allows all.
         strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
@@ -154,14 +152,11 @@ class Translator:
         """Return the translations of each line, best first; an empty line has a single, empty translation.
 
         Args:
-            lines: lines of the source language.
             search: settings of beam search or sampling, which also bound the number of translations per line.
             batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
             prefixes: beginning of each line's translation, in whole words.
 
-        Raises:
-            TypeError: `lines` is one text, whose characters would be lines.
-            UserError: see `translate_tokens`.
+        Raises `TypeError`: `lines` is one text, whose characters would be lines. `UserError`: see `translate_tokens`.
         """
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
@@ -271,12 +266,7 @@ def load_for_decoding(
 ) -> tuple[TranslationModel, Subword]:
     """Return the model and its vocabulary for decoding only: the model cannot be trained, saved or exported.
 
-    Args:
-        precision: number type of weights and matrix products.
-        device: device of the model. None uses a GPU if there is one.
-
-    Raises:
-        UserError: see `load_model` and `load_subword`; exit code 78 for int8.
+    Without a device it is on a GPU if there is one. Raises `UserError`: see `load_model` and `load_subword`; exit code 78 for int8.
     """
     if precision == "int8":
         raise configuration_error("precision int8: the engine torch has none", "Take the engine ctranslate2, or another precision.")

@@ -1,31 +1,18 @@
-"""Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most.
-
-It is rendered as a text for the terminal, as JSON, and, for two runs with their curves and settings, as one self-contained HTML file.
-"""
+"""Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring
-from transformer_core.pictures.curves import BY_UPDATE, Chart, line_chart
-from transformer_core.tasks import all_tasks
 
 SHOWN = 5
 FEW_LINES = 100
 # The terminal would act on them: a carriage return hides the beginning of its line.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_PERPLEXITY = "valid/perplexity"
-# Title, note and measure of each curve by its name in MLflow. One that neither run has is left out.
-CURVES = {
-    _PERPLEXITY: ("Perplexity of valid", "Lower is better. Logarithmic scale.", "perplexity"),
-    **{f"valid/{task.key}": (f"{task.score} while training", "Greedy outputs for a part of valid.", task.score) for task in all_tasks()},
-    "train/loss": BY_UPDATE["loss"],
-}
 
 
 @dataclass(frozen=True)
@@ -117,52 +104,3 @@ def _block(sentence: Sentence, score: str) -> str:
 def _escaped(text: str) -> str:
     """Return a text with its control characters escaped: a carriage return as \\r."""
     return _CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One of two runs.
-
-    Attributes:
-        name: its name in MLflow.
-        run_id: its id in MLflow.
-        settings: settings of training and evaluation.
-        metrics: last value of each metric.
-        curves: value by update, by the metric's name (`CURVES`).
-    """
-
-    name: str
-    run_id: str
-    settings: Mapping[str, str]
-    metrics: Mapping[str, float]
-    curves: Mapping[str, Mapping[int, float]]
-
-
-def render_comparison(a: ComparedRun, b: ComparedRun, compared: SideBySide) -> str:
-    """Return the page: curves of both trainings, significance, settings, sentences."""
-    import pandas as pd
-
-    def chart(name: str) -> Chart:
-        title, note, measure = CURVES[name]
-        both = {letter: pd.Series(run.curves.get(name, {}), dtype=float) for letter, run in (("A", a), ("B", b))}
-        return line_chart(title, note, both, measure, logarithmic=name == _PERPLEXITY)
-
-    return page(
-        "compare.html",
-        runs={"A": a, "B": b},
-        compared=compared,
-        charts=[chart(name) for name in CURVES if name in a.curves or name in b.curves],
-        settings=different(a.settings, b.settings),
-        metrics=paired(a.metrics, b.metrics),
-        significant=SIGNIFICANT,
-    )
-
-
-def paired(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object | None, object | None]]:
-    """Return name and value in both runs, in order of name; None where a run has none."""
-    return [(name, a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys())]
-
-
-def different(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object | None, object | None]]:
-    """Return those of `paired` whose values differ."""
-    return [row for row in paired(a, b) if row[1] != row[2]]

@@ -8,20 +8,14 @@ import numpy as np
 from transformer_core.corpus.text import length_in_words
 from transformer_core.evaluation.scoring import Scoring
 
-# Ranks of examples, from high scores to low ones, and the order in which they get a sentence where there are fewer than five to choose.
-QUANTILES = ("best", "upper quartile", "median", "lower quartile", "worst")
-_FIRST_CHOSEN = ("best", "worst", "median", "upper quartile", "lower quartile")
-# The ranks of examples that all have the same score, and of those with the full one.
-ALIKE, EXACT = "alike", "exact"
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence chosen as an example: its rank (in `QUANTILES`, `ALIKE` or `EXACT`), index in the test set, and own score in percent."""
+    """A sentence chosen as an example: its index in the test set, and its own score in percent."""
 
-    rank: str
     index: int
     score: float
 
@@ -54,31 +48,10 @@ def scores_by_length(scoring: Scoring, sources: Sequence[str], outputs: Sequence
 
 
 def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[Example]:
-    """Choose `count` sentences by their scores: a fifth each of the best, at the quartiles and of the worst (`QUANTILES`).
+    """Choose `count` sentences by their scores, from the best to the worst at equal distances; all if there are fewer.
 
-    Sentences that are exactly right show nothing: they are left out of the quantiles, and are chosen, as `EXACT`, only if there are
-    fewer than `count` others. No sentence is chosen twice. If there are at most `count` sentences, all are chosen. Each rank is in
-    descending order of the score, the worst in ascending order. If all others have the same score, their rank is `ALIKE`.
+    Sentences that are exactly right show nothing, and are not chosen.
     """
-    exact = [index for index, is_right in enumerate(right) if is_right]
     ranking = sorted((index for index, is_right in enumerate(right) if not is_right), key=lambda index: -scores[index])
-    shown = min(count, len(ranking))
-    chosen: dict[str, list[int]] = {}
-    if len(ranking) > 1 and scores[ranking[0]] == scores[ranking[-1]]:
-        chosen[ALIKE] = ranking[:shown]
-    else:
-        chosen |= _at_quantiles(ranking, shown)
-    chosen[EXACT] = exact[: count - shown]
-    return [Example(rank, index, scores[index]) for rank, indices in chosen.items() for index in indices]
-
-
-def _at_quantiles(ranking: Sequence[int], shown: int) -> dict[str, list[int]]:
-    """Return `shown` of the ranked indices, by rank."""
-    sizes = {rank: shown // len(QUANTILES) + (place < shown % len(QUANTILES)) for place, rank in enumerate(_FIRST_CHOSEN)}
-    chosen, before = {}, 0
-    for place, rank in enumerate(QUANTILES):
-        start = before + (len(ranking) - shown) * place // (len(QUANTILES) - 1)
-        chosen[rank] = list(ranking[start : start + sizes[rank]])
-        before += sizes[rank]
-    chosen["worst"].reverse()
-    return chosen
+    places = np.linspace(0, len(ranking) - 1, min(count, len(ranking))).round().astype(int)
+    return [Example(ranking[place], scores[ranking[place]]) for place in places]

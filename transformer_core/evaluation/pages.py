@@ -9,7 +9,6 @@ from difflib import SequenceMatcher
 from functools import cache
 from html import escape
 from typing import Any
-from unicodedata import category
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -50,24 +49,13 @@ def _environment(package: str) -> Environment:
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
     """Split a text into runs, each with True if `other` differs there; the runs concatenated are the text.
 
-    The units are words, or characters if neither text has a space, as in Chinese. Words are compared without the punctuation around them.
+    The units are words, or characters if neither text has a space, as in Chinese.
     """
     space = " " if " " in text + other else ""
     units, others = (side.split(" ") if space else list(side) for side in (text, other))
-    bare, others_bare = (list(map(without_punctuation, side)) for side in (units, others))
-    blocks = SequenceMatcher(a=bare, b=others_bare, autojunk=False).get_opcodes()
+    blocks = SequenceMatcher(a=units, b=others, autojunk=False).get_opcodes()
     runs = [(space.join(units[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
-
-
-def without_punctuation(word: str) -> str:
-    """Return a word without the punctuation around it; punctuation alone stays as it is."""
-    start, end = 0, len(word)
-    while start < end and category(word[start]).startswith("P"):
-        start += 1
-    while start < end and category(word[end - 1]).startswith("P"):
-        end -= 1
-    return word[start:end] or word
 
 
 def grouped(number: float) -> str:

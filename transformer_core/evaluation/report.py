@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words
-from transformer_core.evaluation.examples import EXACT, Example, GroupScore
+from transformer_core.evaluation.examples import Example, GroupScore
 from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, page
 from transformer_core.evaluation.scoring import Scores, Scoring
 from transformer_core.pictures.attention_maps import layer_pictures
@@ -50,19 +49,15 @@ class Report:
     """Content of the report. Mappings are the documents of JSON files that the stages write.
 
     Attributes:
-        manifest: the corpus: names, pairs, origin, licence.
-        cleaning: numbers of pairs in, dropped and repaired by each rule, and out.
-        model: the averaged model's config.json: architecture, vocabulary, training, checkpoints averaged.
+        model: the averaged model's config.json.
         parameters: number of the model's parameters.
         settings: the sections of params.yaml.
         seconds: duration of each stage; None if its outputs came from a cache.
         cost: cost of these durations; None if there is no price.
         decoding: settings, speed, day and machine of decoding; older ones have neither day nor machine.
-        updates: a row of numbers for each logged update.
-        validation: a row of numbers for each validation.
+        updates: a row of numbers for each logged update, and `validation` for each validation.
         scores: scores by split; the headline shows "test".
         by_length: main score of the test set by number of words of the source.
-        examples: chosen sentences of the test set.
         sentence_scores: each sentence's own score in percent.
         right: whether each sentence's output is exactly right; its own score cannot tell.
         sources: lines of the test set; `references` and `hypotheses` correspond line by line.
@@ -106,10 +101,7 @@ def render(report: Report, scoring: Scoring) -> str:
         charts=training_charts(report.updates, report.validation, scoring.task.score),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
-        examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
-        exact_rank=EXACT,
         exact=sum(report.right),
-        **scoring.report_content(report),
     )
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_core.corpus.text import read_lines, unequal_sides
 from transformer_core.errors import UserError
 from transformer_core.tasks import Task, load
-
-if TYPE_CHECKING:
-    from transformer_core.evaluation.report import Report
 
 SIGNIFICANT = 0.05
 
@@ -126,7 +123,6 @@ class Scoring:
         marks_words: whether pages mark the words in which an output and its reference differ.
         as_scored: returns an output of any program in the form that is scored.
         as_shown: returns an output in the form that a person compares with the reference.
-        report_content: returns what the report's template needs beside the report.
     """
 
     task: Task
@@ -147,7 +143,6 @@ class Scoring:
     marks_words: bool = True
     as_scored: Callable[[str], str] = _unchanged
     as_shown: Callable[[str, str], str] = lambda output, _: output
-    report_content: Callable[[Report], dict[str, Any]] = lambda _: {}
 
 
 def scoring_of(task: Task) -> Scoring:

@@ -1,1 +1,1 @@
-"""Constituency parsing (paper 6.3), a task beside translation: trees as symbols, brackets, F1, drawings. The core loads it by its name."""
+"""Constituency parsing (paper 6.3), a task beside translation: trees as symbols, brackets, F1. The core loads it by its name."""

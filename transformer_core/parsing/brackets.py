@@ -6,7 +6,7 @@ this, PYEVALB, has had no release since 2018.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,29 +51,20 @@ def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
 
 def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
     """Return the brackets, as label, index of the first word and index after the last; words that are left out have no index."""
-    return Counter(span for span in _constituents(tree) if span is not None)
-
-
-def differing(tree: Tree, beside: Tree) -> list[bool]:
-    """Return for each constituent, in the order in which they end, whether it counts and `beside`, over the same words, lacks it."""
-    counted_beside = spans(beside)
-    return [span is not None and span not in counted_beside for span in _constituents(tree)]
-
-
-def _constituents(tree: Tree) -> Iterator[tuple[str, int, int] | None]:
-    """Yield the bracket of each constituent, in the order in which they end; None for one that is left out."""
+    found: Counter[tuple[str, int, int]] = Counter()
     starts: list[int] = []
     place = 0
     for kind, node in events(tree):
+        label = _counted(node.label)
         if kind == "word":
-            place += counted(node.label) is not None
+            place += label is not None
         elif kind == "open":
             starts.append(place)
-        else:
-            start, label = starts.pop(), counted(node.label)
-            yield None if label is None or start == place else (label, start, place)
+        elif (start := starts.pop()) < place and label is not None:
+            found[label, start, place] += 1
+    return found
 
 
-def counted(label: str) -> str | None:
+def _counted(label: str) -> str | None:
     """Return the label under which a constituent's label or a word's tag is counted; None if it is left out."""
     return None if label in _LEFT_OUT else _EQUAL.get(label, label)

@@ -1,10 +1,7 @@
 """Scores of parses by labelled brackets (brackets.py), and the comparison of two parsers: references are trees, outputs symbols."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +9,9 @@ from numpy.typing import NDArray
 from transformer_core.errors import UserError
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import RESAMPLES, SEED
-from transformer_core.parsing.brackets import bracket_counts, corpus_f1, differing, f1
+from transformer_core.parsing.brackets import bracket_counts, corpus_f1, f1
 from transformer_core.parsing.task import TASK
 from transformer_core.parsing.trees import TREE_EXAMPLE, bracketed, leaves, linearised, read_tree, repaired
-
-if TYPE_CHECKING:
-    from transformer_core.evaluation.report import Report
 
 SIGNATURE = "F1|brackets:EVALB/COLLINS.prm|tags:gold|outputs:repaired"
 _CONFIDENCE = 0.95
@@ -89,23 +83,6 @@ def as_symbols(output: str) -> str:
         return output
 
 
-def drawings(report: Report) -> dict[str, Any]:
-    """Return the pictures of each example's gold tree and of the model's tree, with their titles, by the example's index."""
-    from transformer_core.parsing.drawings import tree_figure
-    from transformer_core.pictures.drawing import as_image
-
-    drawn = {}
-    for example in report.examples:
-        gold = read_tree(report.references[example.index])
-        found = repaired(report.hypotheses[example.index], leaves(gold)).tree
-        pairs = {"Gold tree": (gold, found), "The model's tree": (found, gold)}
-        if example.score == 100:
-            pairs = {"Gold tree and the model's": (gold, found)}
-        figures = {title: tree_figure(tree, differing(tree, other)) for title, (tree, other) in pairs.items()}
-        drawn[example.index] = {title: as_image(figure, title) for title, figure in figures.items()}
-    return {"drawn": drawn}
-
-
 def _interval(counts: NDArray[np.int64]) -> tuple[float, float]:
     """Return the ends of F1's 95% percentile interval over resampled sentences."""
     random = np.random.default_rng(SEED)
@@ -133,5 +110,4 @@ SCORING = Scoring(
     marks_words=False,  # A gold tree and an output are written differently, and words would never mark a closing bracket.
     as_scored=as_symbols,
     as_shown=lambda output, gold: bracketed(repaired(output, leaves(read_tree(gold))).tree),
-    report_content=drawings,
 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.corpus.tokens.subword import SPACE_MARK
-from transformer_core.pictures.drawing import Fonts, as_image, find_fonts, readable
+from transformer_core.pictures.drawing import as_image, readable
 from transformer_core.pictures.heat_maps import heat_maps
 
 if TYPE_CHECKING:
@@ -77,19 +77,13 @@ class AttentionMaps:
         }
 
 
-def fonts_of(maps: AttentionMaps) -> Fonts:
-    """Return fonts for the pieces of a sentence pair."""
-    pieces = [*maps.source, *maps.read, *maps.predicted]
-    return find_fonts([*pieces, *map(readable, pieces)])
-
-
-def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int, int]], across: int, fonts: Fonts) -> Figure:
-    """Draw a heat map for each head, given by layer and head from 1, `across` in a row. Raises `UserError` (78): as `heat_maps`."""
+def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int, int]], across: int) -> Figure:
+    """Draw a heat map for each head, given by layer and head from 1, `across` in a row."""
     shown = {"encoder": [maps.source], "decoder": [maps.predicted], "cross": [maps.source, maps.predicted]}[kind]
     sentences = ["".join(pieces[:-1]).replace(SPACE_MARK, " ").strip() for pieces in shown]
     rows, columns = (list(map(readable, pieces)) for pieces in (maps.rows(kind), maps.columns(kind)))
     panels = [(f"layer {layer}, head {head}", maps.of(kind, layer, head)) for layer, head in heads]
-    return heat_maps(panels, rows, columns, [*_HEADINGS[kind], *sentences], across, fonts)
+    return heat_maps(panels, rows, columns, [*_HEADINGS[kind], *sentences], across)
 
 
 class LayerPicture(NamedTuple):
@@ -103,13 +97,12 @@ class LayerPicture(NamedTuple):
 
 def layer_pictures(maps: AttentionMaps) -> list[LayerPicture]:
     """Draw all heads of the encoder's last layer but one, as the paper shows 5 of 6, and of the last attention to the source."""
-    fonts = fonts_of(maps)
     across = HEADS_ACROSS if len(maps.source) <= FEW_PIECES else HEADS_ACROSS // 2
     pictures = []
     for kind in (kind for kind in maps.weights if kind != "decoder"):
         layers, heads = maps.weights[kind].shape[:2]
         layer = max(1, layers - 1) if kind == "encoder" else layers
-        figure = attention_picture(maps, kind, [(layer, head) for head in range(1, heads + 1)], across, fonts)
+        figure = attention_picture(maps, kind, [(layer, head) for head in range(1, heads + 1)], across)
         pictures.append(LayerPicture(kind, layer, layers, as_image(figure, f"Attention of layer {layer}, {heads} heads")))
     return pictures
 
