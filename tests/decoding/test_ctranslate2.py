@@ -18,6 +18,7 @@ from tests.refusals import refused
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
+from transformer_core.decoding import ctranslate2_engine as engine_module
 from transformer_core.decoding.beam import Search, beam_search, length_penalty
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import export_model

@@ -77,7 +77,9 @@ def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: 
 
 
 def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
+    remedy = "exists and is no exported model. Name another directory or remove it."
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.json").touch()
     (tmp_path / "file").touch()
-    assert refusal(directory, tmp_path / "file") == f"{tmp_path / 'file'}: {remedy}"
+    for out in (directory, tmp_path / "mine", tmp_path / "file"):
+        assert refusal(directory, out) == f"{out}: {remedy}"
