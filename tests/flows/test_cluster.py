@@ -79,7 +79,8 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
     assert all(row["cost"] == pytest.approx(row["seconds"], abs=0.06) for row in rows)  # both are rounded
     assert next(row["megabytes"] for row in rows if row["stage"] == "train") > 0.1
     assert "BLEU **" in str(made["pipeline"].data)
-    assert "`mlflow ui --backend-store-uri sqlite:///mlflow.db`, then [the training in MLflow](http://127" in str(made["pipeline"].data)
+    command = f"`mlflow ui --backend-store-uri sqlite:///{home.root}/mlflow.db`, then [the training in MLflow](http://127"
+    assert command in str(made["pipeline"].data)
     with closing(sqlite3.connect(home.root / "mlflow.db")) as record:
         kept = {key for (key,) in record.execute("SELECT key FROM metrics")}
     assert kept >= {f"{what}/{stage}" for what in ("seconds", "megabytes", "cost") for stage in STAGES}
@@ -113,7 +114,8 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     assert state.is_cancelled()
     wait_for(lambda: not worker.children(recursive=True), "processes are left")
     assert time.monotonic() - began < grace_seconds()
-    saved = read_json(home.root / ".state/exit/train.json")
+    (report,) = home.root.glob(".state/worktrees/*/.state/exit/train.json")
+    saved = read_json(report)
     assert saved["code"] == 75
     advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left", pause=0.5)
     assert "run it again to resume" in str(advice.data)
