@@ -102,15 +102,14 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 of sacreBLEU")
     elif source.trees is not None:
         yield PlannedFile(split, source.trees, False, "none", missing)
-    elif source.translated is not None:
+    else:
+        assert source.translated is not None
         translated, wanted = TranslatedSource(source.translated, reader), source.translated
         for text_source in translated.sources:
             yield from _files(split, text_source, translated.text)
         absent = translated.model is not None and not translated.model.is_dir()
         words = f"{wanted.side} of {wanted.corpus} by {wanted.model}"
         yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none", absent)
-    else:
-        yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
 def _shown_sum(digest: str | None, otherwise: str) -> str:

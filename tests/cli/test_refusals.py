@@ -118,7 +118,7 @@ def before(call: Call) -> dict[Path, bytes | None]:  # noqa: ARG001  # In the fo
             Path(folder, name).symlink_to(Path("transformer", name).resolve())
     Path("mixed/spm.model").symlink_to("../text.en")
     Path("corpora/taken.yaml").touch()
-    splits = "{train: [{folder: {path: .., stem: text}}], valid: [{holdout: 1}], test: [{sacrebleu: wmt14/ful}]}"
+    splits = "{train: [{folder: {path: .., stem: text}}], valid: [{sacrebleu: wmt13}], test: [{sacrebleu: wmt14/ful}]}"
     write("corpora/web.yaml", ["name: web", "languages: [en, de]", "licence: CC0", "note: ''", f"splits: {splits}"])
     edited = re.sub("tokens_per_microbatch: .*", "tokens_per_microbatch: 640", recipes.read("tatoeba"))
     write("params.yaml", edited.replace("corpus: tatoeba", "corpus: web").split("\n"))

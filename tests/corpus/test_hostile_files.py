@@ -204,7 +204,7 @@ def test_an_address_with_a_host_is_taken(url: str) -> None:
 @pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])
 def test_a_language_is_no_path(language: str) -> None:
     with refused(78, r"languages\.1: must be a language"):
-        check_entry({"holdout": 1}, ["de", language])
+        check_entry({"mtdata": "x"}, ["de", language])
 
 
 @pytest.mark.usefixtures("empty_directory")

@@ -33,7 +33,7 @@ PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encod
 def reader(tmp_path: Path) -> SourceReader:
     """Reads from English to German; the entry lies in `tmp_path`, the mirror in `tmp_path/mirror`."""
     (tmp_path / "mirror/tiny").mkdir(parents=True)
-    return reader_of(tmp_path, Source(holdout=1), mirror=tmp_path / "mirror", pause_seconds=0.01)
+    return reader_of(tmp_path, files_source("t"), mirror=tmp_path / "mirror", pause_seconds=0.01)
 
 
 def sum_of(content: bytes) -> str:

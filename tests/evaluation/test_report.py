@@ -84,7 +84,7 @@ def a_report() -> Report:
     checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 1, "mojibake": 0}}
     return Report(
         manifest={
-            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0", "held_out": {},
+            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0",
             "splits": {"train": split, "valid": split, "test": split}, "origin": [{"split": "train", "url": "https://example.org/a"}],
         },
         cleaning={

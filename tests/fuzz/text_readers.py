@@ -29,7 +29,6 @@ from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, Source, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
-from transformer_core.corpus.sources.holdout import listed_sentences
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -66,9 +65,9 @@ splits:
       weight: 0.5
     - translated: {corpus: own, model: ../teacher, side: source, beam: 5, tag: <bt>}
   valid:
-    - holdout: 2
+    - folder: {path: .., stem: own}
   test:
-    - holdout: 2
+    - folder: {path: .., stem: own}
 """
 _OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:\n" + b"".join(
     b"  %s: [{trees: '../*.mrg'}]\n" % split for split in (b"train", b"valid", b"test")
@@ -236,7 +235,7 @@ def _times() -> list[bytes]:
 
 
 # Files of one stage that others read (flows/record/documents.py); what these make of them has the file's values in it.
-_WITH_ALL_KEYS = {"held_out": {"test": 1}, "origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
+_WITH_ALL_KEYS = {"origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
 _MANIFESTS = [json.dumps(RAW_MANIFEST | other).encode() for other in ({}, _WITH_ALL_KEYS)]
 _SCORES = json.dumps({**FIGURES, "paper_bleu": 39.5, "paper_bleu_signature": "multi-bleu"}).encode()
 _TRAINING_METRICS = json.dumps(
@@ -308,8 +307,6 @@ READERS: dict[str, Reader] = {
     "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
-    "held-out": Reader(_state(Path("own.held-out"), lambda folder: listed_sentences(folder / "own.yaml", "en")),
-                       _fixed(b'{"en": {"test": ["00112233445566"], "valid": []}}')),
     "record": Reader(_state(_RECORD_FOLDER / "run.json", _read_record), _fixed(json.dumps(_RECORD).encode())),
     "record-table": Reader(_state(_RECORD_FOLDER / "validation.csv", _read_table),
                            _fixed(b"update,nll,score,seconds\n20,3.5,1.25,4.5\n40,nan,2,9\n")),

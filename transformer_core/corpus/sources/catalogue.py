@@ -136,7 +136,6 @@ class Source(Section):
         trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
             `tree`. A file may be packed (.gz, .xz). A relative pattern starts at the entry's folder; a packaged entry whose folder has no
             such file looks in `corpora/`.
-        holdout: number of pairs to take out of train; must be the only source of valid or test.
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
 
@@ -147,7 +146,6 @@ class Source(Section):
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
     trees: TreePattern | None = None
     translated: Translated | None = None
-    holdout: PositiveInt | None = None
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
 
     @property
@@ -198,11 +196,6 @@ class Entry(Section):
     def sources(self) -> dict[str, list[Source]]:
         """The sources by split, or by name of a further test set."""
         return {split: sources for split, sources in self.splits if sources is not None} | self.tests
-
-    @property
-    def holdouts(self) -> dict[str, int]:
-        """The number of pairs to take out of train, by split that is held out."""
-        return {split: sources[0].holdout for split, sources in self.sources.items() if sources[0].holdout is not None}
 
     def key_of(self, split: str) -> str:
         """Return the key of a split's sources: splits.train, tests.test_2017."""
@@ -271,8 +264,6 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
             yield configuration_error(f"{where}: translated is allowed in train only", "Scores must be computed on text by people.")
         if split != "train" and any(source.weight != 1 for source in sources):
             yield configuration_error(f"{where}: weight is allowed in train only")
-        if any(source.holdout for source in sources) and (split not in ("valid", "test") or len(sources) > 1):
-            yield configuration_error(f"{where}: holdout must be the only source, of valid or test")
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:

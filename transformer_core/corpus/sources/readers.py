@@ -63,7 +63,7 @@ class SourceReader:
             return self._open_mtdata(wanted.mtdata)
         if wanted.sacrebleu is not None:
             return self._open_sacrebleu(wanted.sacrebleu)
-        assert wanted.trees is not None  # Sources of the other kinds are taken from train, not read.
+        assert wanted.trees is not None  # `TranslatedSource` opens those of the last kind.
         return self._open_trees(wanted.trees)
 
     @property
