@@ -94,8 +94,6 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
         for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _shown_sum(address.sha256 or locked.get(url), later))
-    elif source.folder is not None:
-        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none", missing)
     elif source.mtdata is not None:
         yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:

@@ -18,7 +18,7 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.refusals import refused
-from transformer_core.corpus.sources.catalogue import Address, Folder, LocalFile, Source
+from transformer_core.corpus.sources.catalogue import Address, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, _pairs_of_mtdata, located, named_from
@@ -68,15 +68,6 @@ def test_a_link_is_named_itself_because_its_suffix_tells_the_format(tmp_path: Pa
     (tmp_path / "t.en.gz").symlink_to("blob")
     name = named_from(tmp_path / "corpora", Path("t.en.gz"))
     assert (name, located(tmp_path / "corpora", name)) == ("../t.en.gz", Path("t.en.gz"))
-
-
-def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/val.en").write_bytes(ENGLISH)
-    (tmp_path / "folder/val.de.gz").write_bytes(gzip.compress(GERMAN))
-    assert list(reader.open(Source(folder=Folder(path="folder", stem="val"))).pairs) == PAIRS
-    with refused(65, r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
-        reader.open(Source(folder=Folder(path="folder", stem="train")))
 
 
 @pytest.mark.parametrize("archive", ["corpus.tgz", "corpus.zip"])

@@ -61,13 +61,13 @@ splits:
     - files:
         en: {path: ../own.en}
         de: {path: ../own.de, column: 1}
-    - folder: {path: .., stem: own}
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
       weight: 0.5
     - translated: {corpus: own, model: ../teacher, side: source, beam: 5, tag: <bt>}
   valid:
-    - folder: {path: .., stem: own}
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
   test:
-    - folder: {path: .., stem: own}
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
 """
 _OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:\n" + b"".join(
     b"  %s: [{trees: '../*.mrg'}]\n" % split for split in (b"train", b"valid", b"test")
@@ -107,7 +107,7 @@ def _read_entry(data: bytes, folder: Path) -> None:
     reader = SourceReader(found, *direction, Fetcher("own", folder / "downloads"))
     for sources in entry.sources.values():
         for source in sources:
-            if {"files", "folder", "trees"} & set(source.kinds):
+            if {"files", "trees"} & set(source.kinds):
                 reader.local_files(source)
                 for _ in reader.open(source).pairs:
                     pass

@@ -163,11 +163,6 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
     )
 
 
-def read_raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
-    """Yield the pairs of two aligned files as `read_raw_lines` and `aligned` do."""
-    return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
-
-
 def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
     """Yield the sentence pairs of two aligned UTF-8 files.
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_core.config import Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
+from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
 from transformer_core.corpus.text import (
     PAIR_WEIGHTS,
     REPAIRS,
@@ -23,6 +23,7 @@ from transformer_core.corpus.text import (
     Pair,
     decode_line,
     has_entity,
+    length_in_words,
     normalise,
     read_chunks,
     read_lines,
@@ -89,13 +90,10 @@ def clean_corpus(
             bar.update(len(part.words))
     report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
     if not report.pairs_out:
-        counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
-        why, remedy = f"dropped: {counts}", "Loosen section clean."
-        if max(report.dropped, key=lambda rule: report.dropped[rule]) == "overlap":
-            remedy = "Valid or test hold the training text: name other text for them in the corpus entry."
-        if report.by_weights < 0:
-            why, remedy = f"by the weights {-report.by_weights:,}{counts and f', dropped: {counts}'}", "Raise `weight` in the corpus entry."
-        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs ({why})", remedy)
+        counts = {**report.dropped, "by the weights": -report.by_weights}
+        why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
+        remedy = "Loosen section clean; for overlap name other text for valid and test."
+        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {why})", remedy)
     write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
 
@@ -187,7 +185,7 @@ class _Work:
             if pair is None:
                 continue
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
-            words = words_in(bare.source), words_in(bare.target)
+            words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -74,13 +74,6 @@ class LocalFile(Section):
     column: PositiveInt | None = None
 
 
-class Folder(Section):
-    """A folder that holds STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
-
-    path: FilePath
-    stem: FilePath
-
-
 class Address(Section):
     """A file on the web, in the formats of a `LocalFile`. If no sum is given, the sum of the first complete download is locked.
 
@@ -140,7 +133,6 @@ class Source(Section):
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
-    folder: Folder | None = None
     https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
@@ -279,20 +271,6 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
             yield configuration_error(
                 f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
             )
-        texts = [_text(file) for file in of_language.values()]
-        if len(set(texts)) < len(texts) and not all(map(_holds_languages, of_language.values())):
-            yield configuration_error(f"{where}.{kind}: two languages name the same text", "Give each language its column, counted from 1.")
-
-
-def _text(file: LocalFile | Address) -> tuple[str, str | None, int | None]:
-    """Return the identity of the text of one language: file, archive member and column."""
-    return (file.path, None, file.column) if isinstance(file, LocalFile) else (file.url, file.member, file.column)
-
-
-def _holds_languages(file: LocalFile | Address) -> bool:
-    """Return whether the file's format (TMX) marks the language of each sentence."""
-    name = file.path if isinstance(file, LocalFile) else file.member or urlsplit(file.url).path
-    return ".tmx" in PurePosixPath(name).suffixes
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import fnmatch
-import re
 import shutil
 import stat
 import struct
@@ -10,12 +9,11 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
-from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_bytes, open_decompressed, too_large
+from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_decompressed, too_large
 from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, first_line
 
@@ -25,7 +23,6 @@ _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
 _LONGEST_NAME = 60
-_ELEMENTS_LOOKED_AT = 10_000
 # The name of a member of an archive, and the function that opens this member and no other of the same name.
 _Member = tuple[str, Callable[[], IO[bytes] | None]]
 
@@ -91,7 +88,7 @@ def _segment_in(unit: ElementTree.Element, language: str) -> str:
     wanted, regional = language.replace("_", "-"), ""
     for variant in unit:
         segment = variant.find("{*}seg")
-        tag = _marked_language(variant).lower().replace("_", "-")
+        tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
         if segment is not None and tag == wanted:
             return _text_of(segment)
         if segment is not None and tag.startswith(f"{wanted}-"):
@@ -107,18 +104,6 @@ def _text_of(segment: ElementTree.Element) -> str:
             for child in element:
                 child.tail = None
     return "".join(segment.itertext())
-
-
-def languages_in(memory: Path) -> list[str]:
-    """Return the languages that the first units of a translation memory (.tmx, not packed) name."""
-    with open_bytes(memory) as file:
-        elements = (element for _, element in islice(ElementTree.iterparse(file), _ELEMENTS_LOOKED_AT))
-        named = {_marked_language(element) for element in elements if _local_name(element) == "tuv"}
-    return sorted(name for name in named if re.fullmatch(r"[\w-]{1,35}", name))
-
-
-def _marked_language(variant: ElementTree.Element) -> str:
-    return variant.get(_XML_LANGUAGE) or variant.get("lang") or ""
 
 
 def _local_name(element: ElementTree.Element) -> str:

@@ -7,24 +7,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from transformer_core.compressed import open_bytes
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
-from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
+from transformer_core.corpus.sources.formats import file_lines, file_pairs
 from transformer_core.corpus.sources.holdout import held_out, is_usable
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
-from transformer_core.schema import Language, validate_document
+from transformer_core.schema import validate_document
 from transformer_core.tasks import is_language, task_of
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
-_LANGUAGE: TypeAdapter[str] = TypeAdapter(Language)
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 
 
@@ -71,12 +68,13 @@ def new_entry(
             languages are the same, or one file cannot hold both. Nothing is then written.
     """
     path = _path_of(name)
-    for side, language in (("source", source_language), ("target", target_language)):
-        if language is not None:
-            _check_language(language, f"--{side}-language")
     languages = source_language or _named_language(source_file, "source"), target_language or _named_language(target_file, "target")
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
+    for language in languages:
+        if not is_language(language):
+            remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
+            raise configuration_error(f"{name}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
     train = _sides(languages, source_file, target_file)
     size = _measure(train)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
@@ -201,18 +199,6 @@ def _named_language(file: Path, side: str) -> str:
     return language
 
 
-def _check_language(language: str, option: str) -> None:
-    """Raise `UserError` (78): an entry or a params.yaml for text files cannot have this language."""
-    try:
-        _LANGUAGE.validate_python(language)
-    except ValidationError:
-        fault = f"must be a language: letters, digits, dashes and underscores, got {language!r}"
-        raise configuration_error(f"{option}: {fault}") from None
-    if not is_language(language):
-        remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
-        raise configuration_error(f"{option}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
-
-
 def _pairs(sides: _Sides) -> Iterator[Pair[bytes]]:
     files, columns = zip(*((side.file, side.column) for side in sides.values()), strict=True)
     return file_pairs(files, [*sides], columns)
@@ -230,10 +216,8 @@ def _measure(sides: _Sides) -> Size:
     if not number:
         raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
     if not usable:
-        remedy = "Look at the files."
-        if source.file.suffix == ".tmx":
-            remedy = f"The languages in it are {', '.join(languages_in(source.file))}."
-        raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
+        fault = f"none of {number:,} pairs has text in {source_language} and {target_language}"
+        raise UserError(f"{source.file}: {fault}", "Look at the files; a .tmx file marks the language of each sentence.")
     return Size(pairs=number, text_bytes=text_bytes, download_bytes=0)
 
 

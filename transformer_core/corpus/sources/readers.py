@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source
+from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
@@ -55,8 +55,6 @@ class SourceReader:
         """
         if wanted.files is not None:
             return self._open_files(wanted.files)
-        if wanted.folder is not None:
-            return self._open_files(self._files_in(wanted.folder))
         if wanted.https is not None:
             return self._open_https(wanted.https)
         if wanted.mtdata is not None:
@@ -75,8 +73,7 @@ class SourceReader:
         """Return the paths of a source's local files; named files may be missing. Sources of other kinds have none."""
         if wanted.trees is not None:
             return self._tree_files(wanted.trees)
-        files = wanted.files or (self._files_in(wanted.folder) if wanted.folder else {})
-        return [located(self.found.path.parent, files[language].path) for language in self.direction if files]
+        return [located(self.found.path.parent, wanted.files[language].path) for language in self.direction if wanted.files]
 
     def check_names(self, wanted: Source) -> None:
         """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78)."""
@@ -115,14 +112,6 @@ class SourceReader:
             checked = check_sum(path, Sum(file.sha256, given_in=given_in) if file.sha256 else None)
             origins.append({"file": file.path, "sha256": checked.sha256})
         return OpenedSource(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
-
-    def _files_in(self, folder: Folder) -> dict[str, LocalFile]:
-        files = {}
-        for language in self.direction:
-            names = [f"{folder.path}/{folder.stem}.{language}{suffix}" for suffix in (".gz", ".xz", "")]
-            there = [name for name in names if (self.found.path.parent / name).is_file()]
-            files[language] = LocalFile(path=(there or names[-1:])[0])
-        return files
 
     def _open_https(self, addresses: dict[str, Address]) -> OpenedSource:
         chosen = [addresses[language] for language in self.direction]
