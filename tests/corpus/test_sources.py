@@ -100,22 +100,6 @@ def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: Sourc
     assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
 
 
-def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(tmp_path: Path) -> None:
-    """Otherwise the text of train would also be that of test."""
-    train, test = (
-        Source(https={language: Address(url=f"http://127.0.0.1:9/{folder}/text.{language}") for language in ("en", "de")})
-        for folder in ("train", "test")
-    )
-    mirror = tmp_path / "mirror/tiny"
-    mirror.mkdir(parents=True)
-    for language in ("en", "de"):
-        (mirror / f"text.{language}").write_bytes(b"a house\n")
-    both = reader_of(tmp_path, train, test=test, mirror=tmp_path / "mirror", pause_seconds=0.01)
-    for source, folder in ((train, "train"), (test, "test")):
-        with refused(69, f"http://127.0.0.1:9/{folder}/text.en: no connection .*put the file at {mirror}/.*text.en"):
-            both.open(source)
-
-
 def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sacrebleu.dataset import DATASETS
     from sacrebleu.dataset.fake_sgml import FakeSGMLDataset

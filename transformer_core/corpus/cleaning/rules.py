@@ -5,7 +5,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -53,7 +52,8 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> di
     if settings.drop_copies:
         chosen["copy"] = lambda pair, _: pair.source == pair.target
     if settings.drop_foreign and source.scripts and target.scripts:
-        chosen["foreign"] = lambda pair, _: _is_foreign(pair.source, source.scripts) or _is_foreign(pair.target, target.scripts)
+        source_is_foreign, target_is_foreign = _foreign_to(source.scripts), _foreign_to(target.scripts)
+        chosen["foreign"] = lambda pair, _: source_is_foreign(pair.source) or target_is_foreign(pair.target)
     if settings.drop_overlap:
         chosen["overlap"] = lambda pair, _: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
@@ -64,13 +64,21 @@ def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts), "<u8")
 
 
-def _is_foreign(text: str, scripts: frozenset[str]) -> bool:
-    """Return whether more than half of a text's letters are from other scripts than these."""
-    foreign = {character for character in set(text) if (script := _script(character)) and script not in scripts}
-    return bool(foreign) and sum(character in foreign for character in text) > _MOST_FOREIGN * sum(map(str.isalpha, text))
+def _foreign_to(scripts: frozenset[str]) -> Callable[[str], bool]:
+    """Return the function that tells whether more than half of a text's letters are from other scripts; it keeps the known characters."""
+    native: set[str] = set()
+
+    def is_foreign(text: str) -> bool:
+        strange = set(text) - native
+        if not strange:
+            return False
+        native.update(character for character in strange if not (script := _script(character)) or script in scripts)
+        strange -= native
+        return sum(character in strange for character in text) > _MOST_FOREIGN * sum(map(str.isalpha, text))
+
+    return is_foreign
 
 
-@cache
 def _script(character: str) -> str:
     """Return the first word of a letter's name in Unicode, as LATIN or CJK; "" if it is not a letter."""
     return unicodedata.name(character, "").partition(" ")[0] if character.isalpha() else ""

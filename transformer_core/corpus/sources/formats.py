@@ -27,14 +27,6 @@ _LONGEST_NAME = 60
 _Member = tuple[str, Callable[[], IO[bytes] | None]]
 
 
-class NoMember(UserError):
-    """A pattern does not match one member of an archive, which is not damaged."""
-
-
-class NoColumn(UserError):
-    """A table has columns, but not the one that is wanted; it is not damaged."""
-
-
 def file_pairs(
     paths: Sequence[Path], languages: Sequence[str] = ("", ""), columns: Sequence[int | None] = (None, None)
 ) -> Iterator[Pair[bytes]]:
@@ -56,8 +48,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column (`NoColumn` for the first
-            line of several).
+        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column.
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith((".sgm", ".sgml")):
@@ -115,9 +106,7 @@ def _cells(path: Path, column: int) -> Iterator[bytes]:
         cells = line.removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
-            if number == 1 and b"\t" in line.strip():  # A line without a tab may be that of another file, such as a server's page.
-                raise NoColumn(fault, "Correct `column` in the catalogue entry.")
-            raise UserError(fault, "Check that tabs separate the columns.")
+            raise UserError(fault, "Check that tabs separate the columns, and `column` in the catalogue entry.")
         yield cells[column - 1]
 
 
@@ -125,7 +114,7 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
 
     Links and devices in it count as no members. Raises `UserError` (65): the archive is damaged, encrypted, neither tar nor zip, or larger
-    than the bound for its size, or (`NoMember`) a pattern matches no member or several.
+    than the bound for its size, or a pattern matches no member or several.
     """
     most = most_bytes(archive)
     files: Iterable[tuple[_Member, int | None]]
@@ -171,7 +160,7 @@ def _extract(archive: Path, members: list[_Member], patterns: Iterable[str], fol
     for index, pattern in enumerate(patterns):
         matches = [member for member in members if fnmatch.fnmatch(member[0], pattern)]
         if len(matches) != 1:
-            raise NoMember(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
+            raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
         name, opened = matches[0]
         path = folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}"
         content = opened()

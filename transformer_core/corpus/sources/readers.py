@@ -6,14 +6,14 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
+from transformer_core.corpus.sources.formats import file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
@@ -82,25 +82,6 @@ class SourceReader:
         if wanted.sacrebleu is not None:
             self._sacrebleu_dataset(wanted.sacrebleu)
 
-    @cached_property
-    def _addresses(self) -> frozenset[str]:
-        """The addresses of all files of the entry, in all its languages."""
-        return frozenset(url for sources in self.found.entry.sources.values() for source in sources for url in self._urls(source))
-
-    def _urls(self, wanted: Source) -> list[str]:
-        if wanted.https is not None:
-            return [address.url for address in wanted.https.values()]
-        if wanted.mtdata is not None:
-            return _mtdata_entry(wanted.mtdata, self.found.path)[1]
-        if wanted.sacrebleu is not None:
-            from sacrebleu.dataset import DATASETS
-
-            return DATASETS[wanted.sacrebleu].data or [] if wanted.sacrebleu in DATASETS else []
-        return []
-
-    def _fetch(self, url: str, published: Sum | None = None) -> Fetched:
-        return self.fetcher.fetch(url, published, self._addresses)
-
     def _open_files(self, files: dict[str, LocalFile]) -> OpenedSource:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
@@ -115,19 +96,17 @@ class SourceReader:
 
     def _open_https(self, addresses: dict[str, Address]) -> OpenedSource:
         chosen = [addresses[language] for language in self.direction]
-        fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
-        pairs = self._undamaged(self._pairs_of_addresses(chosen, [file.path for file in fetched]), fetched)
+        fetched = [self.fetcher.fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
+        pairs = self._naming_downloads(self._pairs_of_addresses(chosen, [file.path for file in fetched]))
         return OpenedSource(pairs, _origins([address.url for address in chosen], fetched))
 
-    def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
-        """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's member or column is wrong."""
+    def _naming_downloads(self, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
+        """Yield the pairs of fetched files; an error in them also tells how to fetch the files again."""
         try:
             yield from pairs
-        except (NoMember, NoColumn):
-            raise
-        except UserError:
-            self.fetcher.discard(fetched)
-            raise
+        except UserError as error:
+            again = f"To fetch the files again, remove {self.fetcher.downloads / self.fetcher.corpus}."
+            raise UserError(error.message, f"{error.remedy} {again}", error.exit_code) from None
 
     def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[Pair[bytes]]:
         with self.fetcher.scratch() as unpacked:
@@ -140,9 +119,9 @@ class SourceReader:
 
     def _open_mtdata(self, name: str) -> OpenedSource:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
-        fetched = [self._fetch(url) for url in urls]
+        fetched = [self.fetcher.fetch(url) for url in urls]
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
-        return OpenedSource(self._undamaged(pairs, fetched), _origins(urls, fetched, mtdata=name))
+        return OpenedSource(self._naming_downloads(pairs), _origins(urls, fetched, mtdata=name))
 
     def _sacrebleu_dataset(self, name: str) -> Any:
         from sacrebleu.dataset import DATASETS
@@ -159,7 +138,7 @@ class SourceReader:
     def _open_sacrebleu(self, name: str) -> OpenedSource:
         dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
-        fetched = [self._fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
+        fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
         return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
