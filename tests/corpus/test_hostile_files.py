@@ -182,13 +182,11 @@ def check_entry(source: dict[str, object], languages: list[str]) -> None:
     validate_document(Entry, document, Path("own.yaml"))
 
 
-OTHER_SCHEMES = ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"]
-WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "https://#a", "http://@/x", "http://a:b@/x", "http://a:b@:80/x", "http://./x"]
-LONG = f"http://{'a' * 64}.org/x"
-NO_HOSTS = ["http://a..b/x", LONG, "http://*.a/x", "http://%20/x", "http://[::1/x", "http://a:0/x", "http://a:99999/x", "http://a:b/x"]
+NO_ADDRESSES = ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"]
+WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "http://a:b@:80/x", "http://%20/x", "http://[::1/x", "http://a:99999/x"]
 
 
-@pytest.mark.parametrize("url", [*OTHER_SCHEMES, *WITHOUT_A_HOST, *NO_HOSTS])
+@pytest.mark.parametrize("url", [*NO_ADDRESSES, *WITHOUT_A_HOST])
 def test_an_address_of_another_scheme_or_without_a_host_is_refused_when_the_entry_is_read(url: str) -> None:
     with refused(78, r"url: must be an address that begins with https:// or http:// and a host, got "):
         check_entry({"https": {language: {"url": url} for language in ("en", "de")}}, ["en", "de"])

@@ -8,12 +8,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, AnyStr, Generic, NamedTuple
+from typing import AnyStr, Generic, NamedTuple
 
 from transformer_core.compressed import decompressed
 from transformer_core.errors import UserError
@@ -204,21 +203,13 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, each ended by "\\n", all or none. Raises `ValueError`: a line contains a "\\n"."""
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for line in lines:
-            _write_line(file, line)
+            if "\n" in line:
+                raise ValueError(f"a line to be written holds a line feed: {line!r}")
+            file.write(line + "\n")
 
 
 def write_pairs(source: Path, target: Path, pairs: Iterable[tuple[str, str]]) -> None:
     """Write the two sides of sentence pairs as `write_lines` does."""
-    with ExitStack() as stack:
-        left, right = (
-            stack.enter_context(stack.enter_context(new_file(path)).open("w", encoding="utf-8", newline="\n")) for path in (source, target)
-        )
-        for pair in pairs:
-            _write_line(left, pair[0])
-            _write_line(right, pair[1])
-
-
-def _write_line(file: IO[str], line: str) -> None:
-    if "\n" in line:
-        raise ValueError(f"a line to be written holds a line feed: {line!r}")
-    file.write(line + "\n")
+    sides = list(zip(*pairs, strict=True)) or [(), ()]
+    write_lines(source, sides[0])
+    write_lines(target, sides[1])

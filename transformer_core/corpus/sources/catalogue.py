@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, HttpUrl, TypeAdapter
 
 from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
@@ -25,7 +25,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 _LONGEST_NAME = 200
 # The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
 _TEST_NAME = re.compile(rf"{FURTHER_TEST}[\w-]{{1,100}}")
-_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
+_ADDRESS = TypeAdapter(HttpUrl)
 # Prefix of the name of a model in the registry.
 REGISTRY = "models:/"
 
@@ -38,29 +38,18 @@ def _check_path(path: str) -> str:
 
 
 def _check_address(url: str) -> str:
-    """Refuse an address without a host that can exist, with a wrong port, or whose last part cannot be the name of a file."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if not (parts.netloc.endswith("]") or "]:" in parts.netloc or _HOST.fullmatch(host)) or parts.port == 0:
-        raise ValueError("no host, or a wrong port")
-    host.encode("idna")  # Each label has 1 to 63 characters.
-    name = unquote(parts.path)
+    """Refuse an address that cannot be one, or whose last part cannot be the name of a file."""
+    _ADDRESS.validate_python(url)
+    name = unquote(urlsplit(url).path)
     if not (url + name).isprintable():
         raise ValueError("control characters")
     _check_path(name)
     return url
 
 
-def _check_pattern(pattern: str) -> str:
-    """Refuse a pattern that pathlib does not read."""
-    if any("**" in part and part != "**" for part in pattern.split("/")) or not pattern.strip("/."):
-        raise ValueError("no pattern")
-    return _check_path(pattern)
-
-
 FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
 
-TreePattern = Annotated[Name, AfterValidator(_check_pattern), Field(description="a file of bracketed trees, or a pattern with * and ?")]
+TreePattern = Annotated[Name, AfterValidator(_check_path), Field(description="a file of bracketed trees, or a pattern with * and ?")]
 
 
 class LocalFile(Section):
@@ -91,18 +80,13 @@ class Address(Section):
 
 
 class Translated(Section):
-    """The training text of another entry, with one side made by a model.
+    """The training text of another entry, with one side made by a model (corpora/README.md).
 
     Attributes:
         corpus: name of the other entry; it may have only the language that is translated.
-        model: model directory, or one of the registry: `models:/NAME@ALIAS` or `models:/NAME/VERSION`. A relative path starts at the
-            entry's folder, or at `corpora/` for a packaged entry.
-        side: the side that is made. `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al.
-            2016), and the model translates from the target language into the source language.
-        beam, alpha: settings of the search, with the paper's length penalty.
-        pick: `best` is the best hypothesis; `nearest` is, of the `beam` best, the one with the highest chrF to the other entry's own
-            sentence (sequence-level interpolation).
-        precision: number type of the model's weights and matrix products, as `decode.precision`.
+        model: model directory, or one of the registry. A relative path starts at the entry's folder, or at `corpora/` for a packaged entry.
+        side: `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al. 2016).
+        pick: `nearest` is, of the `beam` best, the hypothesis with the highest chrF to the other entry's own sentence.
         tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
     """
 
@@ -125,10 +109,8 @@ class Source(Section):
     """A source of sentence pairs; exactly one kind is given.
 
     Attributes:
-        translated: another entry's training text, with one side made by a model; in train only.
-        trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
-            `tree`. A file may be packed (.gz, .xz). A relative pattern starts at the entry's folder; a packaged entry whose folder has no
-            such file looks in `corpora/`.
+        trees: files of bracketed trees as in the Penn Treebank; their words are the source, the target is `tree`. A relative pattern starts
+            at the entry's folder; a packaged entry whose folder has no such file looks in `corpora/`.
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
 

@@ -62,8 +62,7 @@ class Fetcher:
         """Return the file at `url`.
 
         Raises:
-            UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
-                after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
+            UserError: exit code 65 for a sum other than the published or the locked one; 69 and 78 as `download`; 78 also if the lock is
                 not valid.
         """
         address, folder = without_logins(url), (self.mirror or Path("MIRROR")) / self.corpus

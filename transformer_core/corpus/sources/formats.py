@@ -42,8 +42,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
     """Yield the sentences of one language in a file. The suffix of its name, before .gz or .xz, tells the format.
 
     Args:
-        path: .tmx has a sentence in each translation unit (an empty one is yielded if the unit lacks the language), any other file on each
-            line.
+        path: .tmx has a sentence in each translation unit (empty if the unit lacks the language), any other file on each line.
         language: the language to read from a TMX file; de also reads de-AT.
         column: the column to read from tab-separated text, counted from 1.
 

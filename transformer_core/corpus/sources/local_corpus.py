@@ -52,7 +52,7 @@ def new_entry(
     Rule `clean.drop_overlap` keeps these pairs out of the training.
 
     Args:
-        name: letters, digits, dots, dashes and underscores; an entry of that name is replaced (see `check_unused`).
+        name: an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.file_lines` reads.
         target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
@@ -63,9 +63,8 @@ def new_entry(
         The entry's path.
 
     Raises:
-        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
-            too few different sentences with text on both sides. 78; the name or a language is invalid, a suffix names no language, both
-            languages are the same, or one file cannot hold both. Nothing is then written.
+        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable. 78;
+            the name or a language is invalid or missing, or one file cannot hold both languages. Nothing is then written.
     """
     path = _path_of(name)
     languages = source_language or _named_language(source_file, "source"), target_language or _named_language(target_file, "target")
@@ -93,6 +92,7 @@ def new_entry(
     for split, pairs in chosen.items():
         left, right = (path.with_name(f"{name}.{split}.{language}") for language in languages)
         write_pairs(left, right, pairs)
+        splits[split] = [{"files": _files(_sides(languages, left, right), path.parent)}]
     write_text(path, yaml_text(entry))
     return path
 
@@ -146,8 +146,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         The size before, None if the entry had none, and the size after, None if it was not measured.
 
     Raises:
-        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`. Nothing is
-            then written.
+        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file. Nothing is then written.
     """
     path = _path_of(name)
     if not path.is_file():

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -143,11 +144,11 @@ class SourceReader:
         return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
     def _tree_files(self, pattern: str) -> list[Path]:
-        absolute = Path(pattern)
-        roots = [Path(absolute.anchor)] if absolute.is_absolute() else [self.found.path.parent, self.found.folder]
-        relative = str(absolute.relative_to(absolute.anchor))
-        found = (sorted(path for path in root.glob(relative) if path.is_file()) for root in roots)
-        return next(filter(None, found), [])
+        for root in (self.found.path.parent, self.found.folder):
+            names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  # `Path.glob` takes no absolute pattern.
+            if files := sorted(path for path in map(root.joinpath, names) if path.is_file()):
+                return files
+        return []
 
     def _open_trees(self, pattern: str) -> OpenedSource:
         files = self._tree_files(pattern)
