@@ -153,18 +153,3 @@ def test_text_of_one_language_has_no_validation() -> None:
     path = written(f"{news}  valid:\n    - sacrebleu: wmt13\n", "news")
     with refused(78, r"news.yaml: splits.valid: is only for entries of two or more languages$"):
         load_entry(path)
-
-
-def test_all_errors_of_an_entry_are_reported_at_once() -> None:
-    path = written(
-        ENTRY.replace("licence:", "license:")
-        .replace("path: tiny.en", "paht: tiny.en")
-        .replace("- sacrebleu: wmt13", "- {mtdata: x, weight: 0}")
-    )
-    with refused(78) as caught:
-        load_entry(path)
-    assert str(caught.value).split("\n") == [
-        f"{path}: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?",
-        f"{path}: splits.valid.0.weight: must be greater than 0, got 0",
-        f"{path}: license: unknown key. Did you mean 'licence'?",
-    ]

@@ -124,18 +124,6 @@ def test_a_failed_download_is_one_line_and_nothing_is_kept(
     assert files_in(fetcher.downloads) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("https_proxy", "http://me:secret@a..b:8"), ("https_proxy", "socks5://a:9"), ("REQUESTS_CA_BUNDLE", "nowhere.pem")]
-)
-def test_proxies_or_certificates_may_be_wrong(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
-    with refused(78, "or the proxy or certificates in the environment") as caught:
-        fetcher.fetch("https://example.invalid/train.en")
-    assert "secret" not in str(caught.value)
-
-
 # How a site differs, and the requests that a file takes. More breaks than `TRIES`: each try brings half of the rest. A file that a server
 # marks as compressed in transit is kept as it is.
 RECOVERIES: list[tuple[dict[str, Any], int]] = [

@@ -16,7 +16,7 @@ from tests.corpus.corpora import archive_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params
-from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import file_lines, unpack
 from transformer_core.errors import UserError
@@ -190,13 +190,6 @@ WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "http://a:b@:80/x", 
 def test_an_address_of_another_scheme_or_without_a_host_is_refused_when_the_entry_is_read(url: str) -> None:
     with refused(78, r"url: must be an address that begins with https:// or http:// and a host, got "):
         check_entry({"https": {language: {"url": url} for language in ("en", "de")}}, ["en", "de"])
-
-
-@pytest.mark.parametrize(
-    "url", ["https://a.org/x", "http://a:b@a.org:80/x", "http://[::1]:80/x", "http://[::1]/x", "https://übung.de/x", "http://a_b./x"]
-)
-def test_an_address_with_a_host_is_taken(url: str) -> None:
-    assert Address(url=url).url == url
 
 
 @pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])

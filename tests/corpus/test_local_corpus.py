@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.test_formats import tmx
 from tests.refusals import refused
-from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import LocalFile, load_entry
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.text import normalise, read_lines, read_pairs, write_pairs
 from transformer_core.files import sha256_of
@@ -32,17 +32,6 @@ def lines_of(split: str, language: str = "en") -> list[str]:
     return list(read_lines(Path(f"corpora/letters.{split}.{language}")))
 
 
-def test_two_files_become_an_entry_that_is_found_by_its_name() -> None:
-    path = new_entry("letters", ENGLISH, GERMAN)
-    assert path == Path("corpora/letters.yaml")
-    entry = find_entry("letters").entry
-    assert entry.languages == ["en", "de"]
-    files = entry.splits.train[0].files or {}
-    for language, file in (("en", ENGLISH), ("de", GERMAN)):
-        assert files[language].path == f"../my/letters.{language}"
-        assert files[language].sha256 == sha256_of(file)
-
-
 def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> None:
     new_entry("letters", ENGLISH, GERMAN, valid=7, test=9)
     assert (len(lines_of("valid")), len(lines_of("test"))) == (7, 9)
@@ -51,14 +40,6 @@ def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> N
             file.write_text("".join(f"line {number}\n" for number in range(pairs)))
         new_entry("letters", ENGLISH, GERMAN)
         assert len(lines_of("valid")) == len(lines_of("test")) == held_out
-
-
-def test_files_outside_the_working_directory_have_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    entry = load_entry(new_entry("letters", Path("..") / ENGLISH, Path("..") / GERMAN))
-    files = entry.splits.train[0].files or {}
-    assert files["en"].path == str(tmp_path.resolve() / ENGLISH)
 
 
 def test_languages_follow_from_file_names_or_arguments() -> None:
@@ -114,18 +95,6 @@ def test_a_table_of_two_columns_or_a_translation_memory_is_both_sides(name: str,
     assert [(language, file.column) for language, file in files.items()] == list(zip(("en", "de"), columns, strict=True))
     assert entry.size is not None
     assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{en}\n{de}\n") for en, de in TEXTS))
-
-
-@pytest.mark.parametrize("columns", [(1, 2), (2, 4)])
-def test_an_update_takes_a_table_of_more_columns_with_ragged_rows(columns: tuple[int, int]) -> None:
-    """As stage download does."""
-    table = Path("rows.tsv")
-    table.write_text("".join(f"one {number}\teins {number}\n" for number in range(40)))
-    path = new_entry("table", table, table, source_language="en", target_language="de")
-    table.write_text("".join(f"one {number}\teins {number}\tun {number}\tuno {number}\tx\n" for number in range(40)) + "a\tb\tc\td\n")
-    of_target, of_source = (f"column: {column}\n" for column in reversed(columns))
-    path.write_text(path.read_text().replace("column: 2\n", of_target).replace("column: 1\n", of_source))
-    assert update_entry("table")[1] is not None
 
 
 def test_validation_and_test_may_be_files() -> None:

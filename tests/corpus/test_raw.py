@@ -14,7 +14,7 @@ from transformer_core.corpus.sources.fetching import Fetcher, lock_file
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
+from transformer_core.corpus.sources.translated import Teachers, check_tags, registered_models
 from transformer_core.corpus.text import Pair, read_lines, write_lines, write_pairs
 from transformer_core.files import read_json, sha256_of
 
@@ -133,17 +133,6 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
     Path("teacher/model.safetensors").write_bytes(b"others")
     with refused(65, r"models:/own@champion: has changed since its first use: .* line from corpora/student.lock"):
         translated(train, {"models:/own@champion": Path("teacher")})
-
-
-def test_model_and_text_are_local_files_of_the_source() -> None:
-    source = TranslatedSource(Translated(corpus="own", model="../teacher", side="target"), student(OWN))
-    assert source.local_files() == [Path("own.en"), Path("own.de"), Path("teacher/model.safetensors")]
-    before = source.local_origins()
-    Path("teacher/config.json").write_text("{}")
-    after = source.local_origins()
-    assert [origin.get("model") for origin in before] == [None, None, "../teacher"]
-    assert before[:2] == after[:2]
-    assert before[2]["sha256"] != after[2]["sha256"]
 
 
 def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:

@@ -36,7 +36,6 @@ _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
 _MOST_IN_A_WORD = 5
-_ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
 # undefined.
@@ -92,11 +91,6 @@ REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("unicode_form", partial(unicodedata.normalize, "NFC")),
     ("white_space", with_single_spaces),
 )
-
-
-def has_entity(text: str) -> bool:
-    """Return whether a text contains an HTML entity, as Moses' tokeniser writes them: &apos; or &#124;."""
-    return "&" in text and _ENTITY.search(text) is not None
 
 
 def normalise(text: str, counts: Counter[str] | None = None) -> str:

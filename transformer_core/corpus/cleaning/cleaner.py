@@ -22,7 +22,6 @@ from transformer_core.corpus.text import (
     Chunk,
     Pair,
     decode_line,
-    has_entity,
     length_in_words,
     normalise,
     read_chunks,
@@ -117,11 +116,10 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str,
 
 @dataclass
 class _Tally:
-    """Counts of dropped pairs, repaired lines and lines with entities, and examples of dropped pairs."""
+    """Counts of dropped pairs and repaired lines, and examples of dropped pairs."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
-    entities: int = 0
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def drop(self, rule: str, pair: Pair[str]) -> None:
@@ -139,7 +137,6 @@ class _Tally:
         """Add the counts and examples of later pairs."""
         self.dropped += other.dropped
         self.repaired += other.repaired
-        self.entities += other.entities
         for rule, pairs in other.examples.items():
             for pair in pairs:
                 self.show(rule, pair)
@@ -187,7 +184,6 @@ class _Work:
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
             words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
-            part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
@@ -274,7 +270,6 @@ class _Train:
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
             repaired=_by_repair(self._tally.repaired),
-            entities=self._tally.entities,
             by_weights=int(times.sum() - left.sum()),
             pairs_out=int(times.sum()),
             examples=self._tally.examples,
