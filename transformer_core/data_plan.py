@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params, resolve
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import Size, Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import TranslatedSource
@@ -59,16 +59,12 @@ class DataPlan:
 def plan_data(params: Params) -> DataPlan:
     """Plan `download.corpus` in the direction and with the sizes of `params`.
 
-    Raises `UserError` (78): the corpus, or a name of mtdata or sacreBLEU in its own entry, is unknown or not in these languages.
+    Raises `UserError` (78): the corpus is unknown or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
-    if found.path.parent != PACKAGED_ENTRIES:  # Tests check names in packaged entries; mtdata takes seconds to load.
-        for sources in found.entry.sources.values():
-            for source in sources:
-                reader.check_names(source)
     files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
     size = found.entry.size
     return DataPlan(

@@ -135,10 +135,7 @@ def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode t
 
 
 def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Path, target_path: Path) -> Iterator[Pair[AnyStr]]:
-    """Pair the lines of two sides.
-
-    Raises `UserError` (65): after the last line of the shorter side; names both files with their line counts.
-    """
+    """Pair the lines of two sides. Raises `UserError` (65) after the last line of a shorter side, with the line counts of both."""
     sides = zip_longest(source, target)
     for pairs, (left, right) in enumerate(sides):
         if left is None or right is None:
@@ -157,10 +154,7 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
-    """Yield the sentence pairs of two aligned UTF-8 files.
-
-    Raises `UserError` (65): a file is missing or not valid UTF-8, or the sides differ in length (raised after the shorter's last line).
-    """
+    """Yield the sentence pairs of two aligned UTF-8 files, as `read_lines` and `aligned` do."""
     return aligned(read_lines(source), read_lines(target), source, target)
 
 

@@ -62,7 +62,6 @@ def clean_corpus(
     Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
-        workers: processes; None takes one for each core, fewer for little text.
         scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
         tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
 

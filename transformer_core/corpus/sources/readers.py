@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from glob import glob
 from hashlib import sha256
 from pathlib import Path
@@ -76,13 +75,6 @@ class SourceReader:
             return self._tree_files(wanted.trees)
         return [located(self.found.path.parent, wanted.files[language].path) for language in self.direction if wanted.files]
 
-    def check_names(self, wanted: Source) -> None:
-        """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78)."""
-        if wanted.mtdata is not None:
-            _mtdata_corpus(wanted.mtdata, self.direction, self.found.path)
-        if wanted.sacrebleu is not None:
-            self._sacrebleu_dataset(wanted.sacrebleu)
-
     def _open_files(self, files: dict[str, LocalFile]) -> OpenedSource:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
@@ -124,7 +116,7 @@ class SourceReader:
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
         return OpenedSource(self._naming_downloads(pairs), _origins(urls, fetched, mtdata=name))
 
-    def _sacrebleu_dataset(self, name: str) -> Any:
+    def _open_sacrebleu(self, name: str) -> OpenedSource:
         from sacrebleu.dataset import DATASETS
 
         where, language_pair = f"{self.found.path}: sacrebleu: {name}", "-".join(self.direction)
@@ -134,10 +126,6 @@ class SourceReader:
         dataset = DATASETS[name]
         if language_pair not in dataset.langpairs:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
-        return dataset
-
-    def _open_sacrebleu(self, name: str) -> OpenedSource:
-        dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
         fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
@@ -183,34 +171,25 @@ def named_from(folder: Path, file: Path) -> str:
     return str(absolute)
 
 
-@cache
-def _mtdata_entry(name: str, path: Path) -> tuple[Any, list[str]]:
-    """Return mtdata's entry of a corpus, and its addresses. Raises `UserError` (78)."""
+def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
+    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
     # mtdata configures the root logger unless that has a handler. Its first import builds an index, which takes about 30 seconds.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
+    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
 
     where = f"{path}: mtdata: {name}"
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
     if entry is None:
         # mtdata has too many corpora to compare the name with all of them, so only those of the same languages.
-        names, languages = [str(other.did) for other in INDEX.get_entries()], set(name.split("-")[-2:])
-        alike = [other for other in names if set(other.split("-")[-2:]) == languages]
+        names, codes = [str(other.did) for other in INDEX.get_entries()], set(name.split("-")[-2:])
+        alike = [other for other in names if set(other.split("-")[-2:]) == codes]
         raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
         raise configuration_error(
             f"{where}: has a format that this program does not read", "Fetch it with mtdata and name the files in the entry."
         )
-    return entry, urls
-
-
-def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
-    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
-    entry, urls = _mtdata_entry(name, path)
-    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
-
-    where = f"{path}: mtdata: {name}"
     if len(entry.did.langs) != 2:
         raise configuration_error(f"{where}: has one language", f"Name its file with https: {urls[0]}")
     try:
