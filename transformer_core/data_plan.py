@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params, resolve
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import Size, Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import TranslatedSource
@@ -57,16 +57,12 @@ class DataPlan:
 def plan_data(params: Params) -> DataPlan:
     """Plan `download.corpus` in the direction and with the sizes of `params`.
 
-    Raises `UserError` (78): the corpus, or a name of mtdata or sacreBLEU in its own entry, is unknown or not in these languages.
+    Raises `UserError` (78): the corpus is unknown or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
-    if found.path.parent != PACKAGED_ENTRIES:  # Tests check names in packaged entries; mtdata takes seconds to load.
-        for sources in found.entry.sources.values():
-            for source in sources:
-                reader.check_names(source)
     files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
     size = found.entry.size
     return DataPlan(
@@ -90,22 +86,19 @@ def _files(split: str, source: Source, reader: SourceReader) -> Iterator[Planned
         for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _shown_sum(address.sha256 or locked.get(url), later))
-    elif source.folder is not None:
-        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")
     elif source.mtdata is not None:
         yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 of sacreBLEU")
     elif source.trees is not None:
         yield PlannedFile(split, source.trees, False, "none")
-    elif source.translated is not None:
+    else:
+        assert source.translated is not None
         translated, wanted = TranslatedSource(source.translated, reader), source.translated
         for text_source in translated.sources:
             yield from _files(split, text_source, translated.text)
         words = f"{wanted.side} of {wanted.corpus} by {wanted.model}"
         yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none")
-    else:
-        yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
 def _shown_sum(digest: str | None, otherwise: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Call
 from transformer_core import recipes
 from transformer_core.config import load_params
-from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import UserError
@@ -103,12 +103,14 @@ def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: 
 def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, own_files: Path) -> None:
     (own_files / "text.en").rename(own_files / "a.txt")
     said = ("--source-language", "pt", "--target-language", "gl", "--test-lines", "9")
-    for valid, entry_has in ((("--valid-lines", "7"), "holdout: 7"), (("--valid", "a.txt", "text.de", "--force"), "path: ../a.txt")):
+    by_files = "--valid", "a.txt", "text.de", "--force"
+    for valid, entry_has in ((("--valid-lines", "7"), "path: mine.valid.gl"), (by_files, "path: ../a.txt")):
         assert call("data", "new", "mine", "a.txt", "text.de", *said, *valid).code == 0
         params = load_params(own_files / "params.yaml")
         assert (params.download.source, params.download.target) == ("pt", "gl")
         _, rest = (own_files / "corpora/mine.yaml").read_text(encoding="utf-8").split("valid:")
-        assert (entry_has in rest, "holdout: 9" in rest) == (True, True)
+        assert entry_has in rest
+        assert len(list(read_lines(own_files / "corpora/mine.test.pt"))) == 9
 
 
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:
@@ -137,7 +139,8 @@ def test_a_data_plan_names_files_sums_and_terms_and_fetches_nothing(call: Call, 
 def write_web(train: str) -> None:
     """An entry `web` with these sources, and a params.yaml that trains on it."""
     head = "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\n"
-    write_text(Path("corpora/web.yaml"), f"{head}splits:\n  train: [{train}]\n  valid: [{{holdout: 10}}]\n  test: [{{holdout: 10}}]\n")
+    held_out = "  valid: [{sacrebleu: wmt13}]\n  test: [{sacrebleu: wmt14}]\n"
+    write_text(Path("corpora/web.yaml"), f"{head}splits:\n  train: [{train}]\n{held_out}")
     write_text(Path("params.yaml"), recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: web"))
 
 

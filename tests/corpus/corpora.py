@@ -42,10 +42,10 @@ def files_source(stem: str, **settings: Any) -> Source:
 
 
 def reader_of(
-    folder: Path, train: Source, valid: Source | int = 1, test: Source | int = 1, target: str = "de", **fetching: Any
+    folder: Path, train: Source, valid: Source | None = None, test: Source | None = None, target: str = "de", **fetching: Any
 ) -> SourceReader:
-    """Read the entry `tiny` in a folder from English to `target`; `valid` and `test` are sources, or numbers of pairs held out."""
-    splits = [[Source(holdout=wanted) if isinstance(wanted, int) else wanted] for wanted in (train, valid, test)]
+    """Read the entry `tiny` in a folder from English to `target`; without others, valid and test have the source of train."""
+    splits = [[train], [valid or train], [test or train]]
     parts, languages = Splits(**dict(zip(SPLITS, splits, strict=True))), ["en", target]
     entry = Entry(name="tiny", languages=languages, licence="CC0", note="Copy it there.", splits=parts)
     return SourceReader(FoundEntry(entry, folder / "tiny.yaml"), "en", target, Fetcher("tiny", folder / "downloads", **fetching))

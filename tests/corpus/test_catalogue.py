@@ -22,7 +22,7 @@ splits:
         en: {path: tiny.en}
         de: {path: tiny.de}
   valid:
-    - holdout: 2
+    - sacrebleu: wmt13
   test:
     - https:
         en: {url: "https://example.org/t.en.gz", sha256: "WANTED_EN"}
@@ -102,25 +102,25 @@ def test_an_unknown_name_is_refused_with_similar_ones(name: str, remedy: str) ->
 # A text of ENTRY, the text that replaces it, and a part of the message.
 TRANSLATED = "translated: {corpus: news, model: ../teacher, side: target}"
 FAULTS = [
-    ("splits:\n", "tests: {test_b: [holdout: 2]}\nsplits:\n", "tests.test_b: holdout must be the only source, of valid or test"),
     ("splits:\n", "tests: {newstest: [mtdata: x]}\nsplits:\n", "tiny.yaml: tests: must have names such as test_2017, with "),
-    ("splits:\n", "tests: {test_b: [folder: {path: x}]}\nsplits:\n", "tiny.yaml: tests.test_b.0.folder.stem: missing"),
     ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
     ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of languages, got 'en'"),
     ("- files:", "- fils:", "tiny.yaml: splits.train.0.fils: unknown key. Did you mean 'files'?"),
     ("de: {path: tiny.de}", "fr: {path: tiny.fr}", "splits.train.0.files: must name the languages en, de, got en, fr"),
-    ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
-    ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
-    ("{path: tiny.en}", "{path: tiny.de}", "splits.train.0.files: two languages name the same text. Give each language its column"),
-    ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is allowed in train only"),
-    ("- holdout: 2", "- holdout: 2\n      weight: 0", "splits.valid.0.weight: must be greater than 0, got 0"),
+    ("- sacrebleu: wmt13", "sacrebleu", "splits.valid: must be a list of sources, each one of files, https"),
+    ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      mtdata: x", "splits.valid.0: must be exactly one of files, https, "),
+    ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      weight: 2", "splits.valid: weight is allowed in train only"),
+    ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      weight: 0", "splits.valid.0.weight: must be greater than 0, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
-    ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is allowed in train only. Scores must be computed on text by people."),
-    ("- holdout: 2", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
-    ("- holdout: 2", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
+    (
+        "- sacrebleu: wmt13",
+        f"- {TRANSLATED}",
+        "splits.valid: translated is allowed in train only. Scores must be computed on text by people.",
+    ),
+    ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
+    ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
     (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
-    (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must be the only source"),
 ]
 
 
@@ -139,17 +139,6 @@ def test_an_error_in_an_entry_names_file_and_key() -> None:
 def test_text_of_one_language_has_no_validation() -> None:
     news = "name: news\nlanguages: [de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - files: {de: {path: news.de}}\n"
     assert [*load_entry(written(news, "news")).sources] == ["train"]
-    path = written(f"{news}  valid:\n    - holdout: 5\n", "news")
+    path = written(f"{news}  valid:\n    - sacrebleu: wmt13\n", "news")
     with refused(78, r"news.yaml: splits.valid: is only for entries of two or more languages$"):
         load_entry(path)
-
-
-def test_all_errors_of_an_entry_are_reported_at_once() -> None:
-    path = written(ENTRY.replace("licence:", "license:").replace("path: tiny.en", "paht: tiny.en").replace("holdout: 2", "holdout: 0"))
-    with refused(78) as caught:
-        load_entry(path)
-    assert str(caught.value).split("\n") == [
-        f"{path}: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?",
-        f"{path}: splits.valid.0.holdout: must be greater than 0, got 0",
-        f"{path}: license: unknown key. Did you mean 'licence'?",
-    ]

@@ -16,7 +16,7 @@ from tests.corpus.corpora import archive_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params
-from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import file_lines, unpack
 from transformer_core.errors import UserError
@@ -182,29 +182,20 @@ def check_entry(source: dict[str, object], languages: list[str]) -> None:
     validate_document(Entry, document, Path("own.yaml"))
 
 
-OTHER_SCHEMES = ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"]
-WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "https://#a", "http://@/x", "http://a:b@/x", "http://a:b@:80/x", "http://./x"]
-LONG = f"http://{'a' * 64}.org/x"
-NO_HOSTS = ["http://a..b/x", LONG, "http://*.a/x", "http://%20/x", "http://[::1/x", "http://a:0/x", "http://a:99999/x", "http://a:b/x"]
+NO_ADDRESSES = ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"]
+WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "http://a:b@:80/x", "http://%20/x", "http://[::1/x", "http://a:99999/x"]
 
 
-@pytest.mark.parametrize("url", [*OTHER_SCHEMES, *WITHOUT_A_HOST, *NO_HOSTS])
+@pytest.mark.parametrize("url", [*NO_ADDRESSES, *WITHOUT_A_HOST])
 def test_an_address_of_another_scheme_or_without_a_host_is_refused_when_the_entry_is_read(url: str) -> None:
     with refused(78, r"url: must be an address that begins with https:// or http:// and a host, got "):
         check_entry({"https": {language: {"url": url} for language in ("en", "de")}}, ["en", "de"])
 
 
-@pytest.mark.parametrize(
-    "url", ["https://a.org/x", "http://a:b@a.org:80/x", "http://[::1]:80/x", "http://[::1]/x", "https://übung.de/x", "http://a_b./x"]
-)
-def test_an_address_with_a_host_is_taken(url: str) -> None:
-    assert Address(url=url).url == url
-
-
 @pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])
 def test_a_language_is_no_path(language: str) -> None:
     with refused(78, r"languages\.1: must be a language"):
-        check_entry({"holdout": 1}, ["de", language])
+        check_entry({"mtdata": "x"}, ["de", language])
 
 
 @pytest.mark.usefixtures("empty_directory")

@@ -18,7 +18,7 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.refusals import refused
-from transformer_core.corpus.sources.catalogue import Address, Folder, LocalFile, Source
+from transformer_core.corpus.sources.catalogue import Address, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, _pairs_of_mtdata, located, named_from
@@ -33,7 +33,7 @@ PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encod
 def reader(tmp_path: Path) -> SourceReader:
     """Reads from English to German; the entry lies in `tmp_path`, the mirror in `tmp_path/mirror`."""
     (tmp_path / "mirror/tiny").mkdir(parents=True)
-    return reader_of(tmp_path, Source(holdout=1), mirror=tmp_path / "mirror", pause_seconds=0.01)
+    return reader_of(tmp_path, files_source("t"), mirror=tmp_path / "mirror", pause_seconds=0.01)
 
 
 def sum_of(content: bytes) -> str:
@@ -70,15 +70,6 @@ def test_a_link_is_named_itself_because_its_suffix_tells_the_format(tmp_path: Pa
     assert (name, located(tmp_path / "corpora", name)) == ("../t.en.gz", Path("t.en.gz"))
 
 
-def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/val.en").write_bytes(ENGLISH)
-    (tmp_path / "folder/val.de.gz").write_bytes(gzip.compress(GERMAN))
-    assert list(reader.open(Source(folder=Folder(path="folder", stem="val"))).pairs) == PAIRS
-    with refused(65, r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
-        reader.open(Source(folder=Folder(path="folder", stem="train")))
-
-
 @pytest.mark.parametrize("archive", ["corpus.tgz", "corpus.zip"])
 def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_path: Path, archive: str) -> None:
     archive_of(tmp_path / f"mirror/tiny/{archive}", {"un/a.en": ENGLISH, "un/a.de.gz": gzip.compress(GERMAN), "../../un/b.de": b"no"})
@@ -107,22 +98,6 @@ def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: Sourc
     opened = reader.open(Source(https=addresses))
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
-
-
-def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(tmp_path: Path) -> None:
-    """Otherwise the text of train would also be that of test."""
-    train, test = (
-        Source(https={language: Address(url=f"http://127.0.0.1:9/{folder}/text.{language}") for language in ("en", "de")})
-        for folder in ("train", "test")
-    )
-    mirror = tmp_path / "mirror/tiny"
-    mirror.mkdir(parents=True)
-    for language in ("en", "de"):
-        (mirror / f"text.{language}").write_bytes(b"a house\n")
-    both = reader_of(tmp_path, train, test=test, mirror=tmp_path / "mirror", pause_seconds=0.01)
-    for source, folder in ((train, "train"), (test, "test")):
-        with refused(69, f"http://127.0.0.1:9/{folder}/text.en: no connection .*put the file at {mirror}/.*text.en"):
-            both.open(source)
 
 
 def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +173,6 @@ def test_what_cannot_be_read_from_mtdata_is_refused(
     monkeypatch.setitem(sys.modules, "mtdata.index", SimpleNamespace(INDEX=SimpleNamespace(get_entries=lambda: entries)))
     (tmp_path / f"mirror/tiny/{file}").write_bytes(b"one\teins\ntwo\n")
     to_target, source = replace(reader, target=target), Source(mtdata=name)
-    if code == 78:
-        with refused(78, words):
-            to_target.check_names(source)
     with refused(code, words):
         list(to_target.open(source).pairs)
 

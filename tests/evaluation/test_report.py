@@ -84,12 +84,12 @@ def a_report() -> Report:
     checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 1, "mojibake": 0}}
     return Report(
         manifest={
-            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0", "held_out": {},
+            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0",
             "splits": {"train": split, "valid": split, "test": split}, "origin": [{"split": "train", "url": "https://example.org/a"}],
         },
         cleaning={
             "pairs_in": 29_000, "dropped": {"too_long": 27, "empty": 0}, "repaired": {"white_space": 4, "mojibake": 0}, "pairs_out": 28_973,
-            "entities": 12, "lengths_in": {"en": [0, 5, 90, 5], "de": [0, 5, 95]}, "lengths_out": {"en": [0, 0, 90, 5], "de": [0, 0, 95]},
+            "lengths_in": {"en": [0, 5, 90, 5], "de": [0, 5, 95]}, "lengths_out": {"en": [0, 0, 90, 5], "de": [0, 0, 95]},
             "examples": {"too_long": [["a long one", "ein langer"]]}, "splits": {"valid": checked, "test": checked},
         },
         model={

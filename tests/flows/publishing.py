@@ -33,7 +33,7 @@ FIGURES = {
 }  # fmt: skip
 SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
 MANIFEST = {
-    "corpus": "tatoeba", "source": "en", "target": "de", "licence": None, "held_out": {}, "origin": [],
+    "corpus": "tatoeba", "source": "en", "target": "de", "licence": None, "origin": [],
     "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
 }  # fmt: skip
 SOURCES = [f"Dog number {number} runs in the park today with a ball and a cat." for number in range(60)]

@@ -124,8 +124,8 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
 @pytest.mark.usefixtures("place")
 def test_each_stage_prints_what_was_made_and_where() -> None:
     closing = {name: stage_here(name).stdout for name in STAGES}
-    assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"
-    assert closing["clean"] == "data/clean: 80 of 80 training pairs (dropped: none); counts in data/clean/report.json\n"
+    assert closing["download"] == "data/raw: own, en to de, pairs: train 100, valid 10, test 10\n"
+    assert closing["clean"] == "data/clean: 80 of 100 training pairs (dropped: overlap 20); counts in data/clean/report.json\n"
     assert closing["bpe"] == "data/bpe/spm.model: 90 subwords (bpe) of en and de\n"
     assert closing["binarize"].startswith("data/binarized: 80 training pairs, ")
 
@@ -172,7 +172,7 @@ def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
     sides = "".join(f'\n        {language}: {{url: "{stem}.{language}"{checked_by}}}' for language in ("en", "de"))
     Path("corpora/own.yaml").write_text(
         f"name: own\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - https:{sides}\n"
-        "  valid:\n    - holdout: 1\n  test:\n    - holdout: 1\n"
+        f"  valid:\n    - https:{sides}\n  test:\n    - https:{sides}\n"
     )
 
 
@@ -191,8 +191,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "damaged mirror": (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
     "no network": (no_network, "download", 69, "http://127.0.0.1:"),
     "unequal raw": (
-        lambda: write_lines(Path("data/raw/train.de"), ["zu kurz"] * 79), "clean", 65,
-        "data/raw/train.en: 80 lines, but data/raw/train.de has 79. ",
+        lambda: write_lines(Path("data/raw/train.de"), ["zu kurz"] * 99), "clean", 65,
+        "data/raw/train.en: 100 lines, but data/raw/train.de has 99. ",
     ),
     "large vocabulary": (
         lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most ",
@@ -254,7 +254,7 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning_and_are_symbols(place: 
     for language, line in (("en", "<bt> Haus\n"), ("de", "Haus\n")):
         with (place / f"data/raw/train.{language}").open("a", encoding="utf-8") as file:
             file.write(line)
-    assert "80 of 81 training pairs (dropped: copy 1)" in stage_here("clean").stdout
+    assert "80 of 101 training pairs (dropped: copy 1, overlap 20)" in stage_here("clean").stdout
     ended = stage_here("bpe")
     message = "params.yaml: bpe.user_symbols: must have <bt>, the tag of sentences of data/raw, got []"
     assert ended.stderr == f"{message}. Add it, so that it is one token.\n"
@@ -357,10 +357,11 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     ]
     Path("corpora").mkdir()
     Path("corpora/bank.mrg").write_text("\n".join(trees))
-    entry = {"trees": "bank.mrg"}
+    Path("corpora/dev.mrg").write_text("\n".join(trees[:5]))
+    train, dev = {"trees": "bank.mrg"}, {"trees": "dev.mrg"}
     document = {
         "name": "bank", "languages": ["en", "tree"], "licence": None, "note": "",
-        "splits": {"train": [entry], "valid": [{"holdout": 5}], "test": [{"holdout": 5}]},
+        "splits": {"train": [train], "valid": [dev], "test": [dev]},
     }  # fmt: skip
     YAML().dump(document, Path("corpora/bank.yaml"))
     clean = {"max_words": None, "max_ratio": None}

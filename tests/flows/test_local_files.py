@@ -41,7 +41,7 @@ def test_a_clone_without_the_text_gets_the_outputs_from_the_cache(clone: Clone) 
     text.rename(moved)
     done = other.run("dvc", "repro", *STAGES)
     moved.rename(text)
-    assert "local_files: own, local files: 0; not checked, because not all files are here: 1 of its sources\n" in done
+    assert "local_files: own, local files: 4; not checked, because not all files are here: 1 of its sources\n" in done
     assert "Stage 'download' is cached - skipping run" in done
     assert held_out(other) == held_out(clone)
 
@@ -56,7 +56,7 @@ def test_a_change_of_local_text_is_detected_and_applied_by_an_update(clone: Clon
     assert "data/own.en: wrong sha256: wanted " in refused
     assert "or correct the sum in corpora/own.yaml: transformer-core data update own.\n" in refused
     clone.run(*COMMAND, "update", "own")
-    assert "data/raw: own, en to de, pairs: train 360, valid 20, test 20\n" in clone.run("dvc", "repro", *STAGES)
+    assert "data/raw: own, en to de, pairs: train 400, valid 20, test 20\n" in clone.run("dvc", "repro", *STAGES)
     assert held_out(clone) == before
     assert clone.run("dvc", "status", *STAGES) == "Data and pipelines are up to date.\n"
 
@@ -70,7 +70,7 @@ def test_without_sums_in_the_entry_a_change_is_seen_by_those_of_data_raw(clone: 
     refused = clone.run("dvc", "repro", *STAGES, code=255)
     assert "corpora/own.yaml: ../data/own.en has changed since data/raw was made. Make it again: dvc repro --force download\n" in refused
     clone.run("dvc", "repro", "--force", "download")
-    assert "local_files: own, local files: 2\n" in clone.run("dvc", "repro", *STAGES)
+    assert "local_files: own, local files: 6\n" in clone.run("dvc", "repro", *STAGES)
 
 
 def test_files_of_the_package_are_no_local_files(clone: Clone) -> None:

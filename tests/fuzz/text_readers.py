@@ -29,7 +29,6 @@ from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, Source, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
-from transformer_core.corpus.sources.holdout import listed_sentences
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -62,13 +61,13 @@ splits:
     - files:
         en: {path: ../own.en}
         de: {path: ../own.de, column: 1}
-    - folder: {path: .., stem: own}
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
       weight: 0.5
     - translated: {corpus: own, model: ../teacher, side: source, beam: 5, tag: <bt>}
   valid:
-    - holdout: 2
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
   test:
-    - holdout: 2
+    - files: {en: {path: ../own.en}, de: {path: ../own.de}}
 """
 _OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:\n" + b"".join(
     b"  %s: [{trees: '../*.mrg'}]\n" % split for split in (b"train", b"valid", b"test")
@@ -108,7 +107,7 @@ def _read_entry(data: bytes, folder: Path) -> None:
     reader = SourceReader(found, *direction, Fetcher("own", folder / "downloads"))
     for sources in entry.sources.values():
         for source in sources:
-            if {"files", "folder", "trees"} & set(source.kinds):
+            if {"files", "trees"} & set(source.kinds):
                 reader.local_files(source)
                 for _ in reader.open(source).pairs:
                     pass
@@ -231,7 +230,7 @@ def _read_table(_: Path) -> None:
 
 
 # Files of one stage that others read (flows/record/documents.py); what these make of them has the file's values in it.
-_WITH_ALL_KEYS = {"held_out": {"test": 1}, "origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
+_WITH_ALL_KEYS = {"origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
 _MANIFESTS = [json.dumps(RAW_MANIFEST | other).encode() for other in ({}, _WITH_ALL_KEYS)]
 _SCORES = json.dumps({**FIGURES, "paper_bleu": 39.5, "paper_bleu_signature": "multi-bleu"}).encode()
 _TRAINING_METRICS = json.dumps(
@@ -298,8 +297,6 @@ READERS: dict[str, Reader] = {
     "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
-    "held-out": Reader(_state(Path("own.held-out"), lambda folder: listed_sentences(folder / "own.yaml", "en")),
-                       _fixed(b'{"en": {"test": ["00112233445566"], "valid": []}}')),
     "record": Reader(_state(_RECORD_FOLDER / "run.json", _read_record), _fixed(json.dumps(_RECORD).encode())),
     "record-table": Reader(_state(_RECORD_FOLDER / "validation.csv", _read_table),
                            _fixed(b"update,nll,score,seconds\n20,3.5,1.25,4.5\n40,nan,2,9\n")),

@@ -8,12 +8,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, AnyStr, Generic, NamedTuple
+from typing import AnyStr, Generic, NamedTuple
 
 from transformer_core.compressed import decompressed
 from transformer_core.errors import UserError
@@ -37,7 +36,6 @@ _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
 _MOST_IN_A_WORD = 5
-_ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
 # undefined.
@@ -95,11 +93,6 @@ REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 
 
-def has_entity(text: str) -> bool:
-    """Return whether a text contains an HTML entity, as Moses' tokeniser writes them: &apos; or &#124;."""
-    return "&" in text and _ENTITY.search(text) is not None
-
-
 def normalise(text: str, counts: Counter[str] | None = None) -> str:
     """Apply all `REPAIRS`, as cleaning does to training text and translation to its input; count those that change the text."""
     # Printable text has no control characters, no characters without width, and no white space but U+0020.
@@ -142,10 +135,7 @@ def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode t
 
 
 def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Path, target_path: Path) -> Iterator[Pair[AnyStr]]:
-    """Pair the lines of two sides.
-
-    Raises `UserError` (65): after the last line of the shorter side; names both files with their line counts.
-    """
+    """Pair the lines of two sides. Raises `UserError` (65) after the last line of a shorter side, with the line counts of both."""
     sides = zip_longest(source, target)
     for pairs, (left, right) in enumerate(sides):
         if left is None or right is None:
@@ -163,16 +153,8 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
     )
 
 
-def read_raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
-    """Yield the pairs of two aligned files as `read_raw_lines` and `aligned` do."""
-    return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
-
-
 def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
-    """Yield the sentence pairs of two aligned UTF-8 files.
-
-    Raises `UserError` (65): a file is missing or not valid UTF-8, or the sides differ in length (raised after the shorter's last line).
-    """
+    """Yield the sentence pairs of two aligned UTF-8 files, as `read_lines` and `aligned` do."""
     return aligned(read_lines(source), read_lines(target), source, target)
 
 
@@ -209,21 +191,13 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, each ended by "\\n", all or none. Raises `ValueError`: a line contains a "\\n"."""
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for line in lines:
-            _write_line(file, line)
+            if "\n" in line:
+                raise ValueError(f"a line to be written holds a line feed: {line!r}")
+            file.write(line + "\n")
 
 
 def write_pairs(source: Path, target: Path, pairs: Iterable[tuple[str, str]]) -> None:
     """Write the two sides of sentence pairs as `write_lines` does."""
-    with ExitStack() as stack:
-        left, right = (
-            stack.enter_context(stack.enter_context(new_file(path)).open("w", encoding="utf-8", newline="\n")) for path in (source, target)
-        )
-        for pair in pairs:
-            _write_line(left, pair[0])
-            _write_line(right, pair[1])
-
-
-def _write_line(file: IO[str], line: str) -> None:
-    if "\n" in line:
-        raise ValueError(f"a line to be written holds a line feed: {line!r}")
-    file.write(line + "\n")
+    sides = list(zip(*pairs, strict=True)) or [(), ()]
+    write_lines(source, sides[0])
+    write_lines(target, sides[1])

@@ -15,14 +15,14 @@ from tqdm import tqdm
 
 from transformer_core.config import Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
+from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
 from transformer_core.corpus.text import (
     PAIR_WEIGHTS,
     REPAIRS,
     Chunk,
     Pair,
     decode_line,
-    has_entity,
+    length_in_words,
     normalise,
     read_chunks,
     read_lines,
@@ -62,7 +62,6 @@ def clean_corpus(
     Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
-        workers: processes; None takes one for each core, fewer for little text.
         scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
         tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
 
@@ -89,13 +88,10 @@ def clean_corpus(
             bar.update(len(part.words))
     report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
     if not report.pairs_out:
-        counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
-        why, remedy = f"dropped: {counts}", "Loosen section clean."
-        if max(report.dropped, key=lambda rule: report.dropped[rule]) == "overlap":
-            remedy = "Valid or test hold the training text: name other text for them in the corpus entry."
-        if report.by_weights < 0:
-            why, remedy = f"by the weights {-report.by_weights:,}{counts and f', dropped: {counts}'}", "Raise `weight` in the corpus entry."
-        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs ({why})", remedy)
+        counts = {**report.dropped, "by the weights": -report.by_weights}
+        why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
+        remedy = "Loosen section clean; for overlap name other text for valid and test."
+        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {why})", remedy)
     write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
 
@@ -119,11 +115,10 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str,
 
 @dataclass
 class _Tally:
-    """Counts of dropped pairs, repaired lines and lines with entities, and examples of dropped pairs."""
+    """Counts of dropped pairs and repaired lines, and examples of dropped pairs."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
-    entities: int = 0
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def drop(self, rule: str, pair: Pair[str]) -> None:
@@ -141,7 +136,6 @@ class _Tally:
         """Add the counts and examples of later pairs."""
         self.dropped += other.dropped
         self.repaired += other.repaired
-        self.entities += other.entities
         for rule, pairs in other.examples.items():
             for pair in pairs:
                 self.show(rule, pair)
@@ -187,9 +181,8 @@ class _Work:
             if pair is None:
                 continue
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
-            words = words_in(bare.source), words_in(bare.target)
+            words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
-            part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
@@ -276,7 +269,6 @@ class _Train:
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
             repaired=_by_repair(self._tally.repaired),
-            entities=self._tally.entities,
             by_weights=int(times.sum() - left.sum()),
             pairs_out=int(times.sum()),
             examples=self._tally.examples,

@@ -23,7 +23,6 @@ class CleaningReport(Section):
     Attributes:
         dropped: number of pairs by the first rule that drops them; rules that are off are left out.
         repaired: number of changed lines by repair.
-        entities: number of lines, kept or dropped, with an HTML entity (&apos;): a sign of tokenised text.
         examples: some dropped pairs of each rule, repaired.
         by_weights: number of pairs that the weights of the sources add, below 0 if they leave out more.
         lengths_in: by language, number of sentences by their words; `lengths_out` likewise.
@@ -32,7 +31,6 @@ class CleaningReport(Section):
     pairs_in: Total
     dropped: dict[str, Total]
     repaired: dict[str, Total]
-    entities: Total
     by_weights: int = 0
     pairs_out: Total
     examples: dict[str, list[Annotated[tuple[str, str], Field(strict=False)]]]

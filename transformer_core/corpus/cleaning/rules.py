@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import Clean
-from transformer_core.corpus.text import Pair, lacks_spaces, length_in_words
+from transformer_core.corpus.text import Pair
 
 _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 
-# Returns whether to drop a repaired pair, given the number of words (`words_in`) of each side.
+# Returns whether to drop a repaired pair, given the number of words (`length_in_words`) of each side.
 Rule = Callable[[Pair[str], tuple[int, int]], bool]
 
 
@@ -52,8 +52,8 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> di
     if settings.drop_copies:
         chosen["copy"] = lambda pair, _: pair.source == pair.target
     if settings.drop_foreign and source.scripts and target.scripts:
-        is_foreign = _Foreign(source.scripts), _Foreign(target.scripts)
-        chosen["foreign"] = lambda pair, _: is_foreign[0](pair.source) or is_foreign[1](pair.target)
+        source_is_foreign, target_is_foreign = _foreign_to(source.scripts), _foreign_to(target.scripts)
+        chosen["foreign"] = lambda pair, _: source_is_foreign(pair.source) or target_is_foreign(pair.target)
     if settings.drop_overlap:
         chosen["overlap"] = lambda pair, _: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
@@ -64,26 +64,19 @@ def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts), "<u8")
 
 
-def words_in(text: str) -> int:
-    """Return `length_in_words` of a repaired text, which has single spaces between its words, sooner."""
-    return length_in_words(text) if lacks_spaces(text) else text.count(" ") + bool(text)
+def _foreign_to(scripts: frozenset[str]) -> Callable[[str], bool]:
+    """Return the function that tells whether more than half of a text's letters are from other scripts; it keeps the known characters."""
+    native: set[str] = set()
 
-
-class _Foreign:
-    """Decides whether more than half of a text's letters are from other scripts than the given ones; caches known letters."""
-
-    def __init__(self, scripts: frozenset[str]) -> None:
-        self._scripts = scripts
-        self._native: set[str] = set()
-
-    def __call__(self, text: str) -> bool:
-        strange = set(text) - self._native
+    def is_foreign(text: str) -> bool:
+        strange = set(text) - native
         if not strange:
             return False
-        native = {character for character in strange if not (script := _script(character)) or script in self._scripts}
-        self._native |= native
+        native.update(character for character in strange if not (script := _script(character)) or script in scripts)
         strange -= native
         return sum(character in strange for character in text) > _MOST_FOREIGN * sum(map(str.isalpha, text))
+
+    return is_foreign
 
 
 def _script(character: str) -> str:

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, HttpUrl, TypeAdapter
 
 from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
@@ -25,7 +25,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 _LONGEST_NAME = 200
 # The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
 _TEST_NAME = re.compile(rf"{FURTHER_TEST}[\w-]{{1,100}}")
-_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
+_ADDRESS = TypeAdapter(HttpUrl)
 # Prefix of the name of a model in the registry.
 REGISTRY = "models:/"
 
@@ -38,29 +38,18 @@ def _check_path(path: str) -> str:
 
 
 def _check_address(url: str) -> str:
-    """Refuse an address without a host that can exist, with a wrong port, or whose last part cannot be the name of a file."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if not (parts.netloc.endswith("]") or "]:" in parts.netloc or _HOST.fullmatch(host)) or parts.port == 0:
-        raise ValueError("no host, or a wrong port")
-    host.encode("idna")  # Each label has 1 to 63 characters.
-    name = unquote(parts.path)
+    """Refuse an address that cannot be one, or whose last part cannot be the name of a file."""
+    _ADDRESS.validate_python(url)
+    name = unquote(urlsplit(url).path)
     if not (url + name).isprintable():
         raise ValueError("control characters")
     _check_path(name)
     return url
 
 
-def _check_pattern(pattern: str) -> str:
-    """Refuse a pattern that pathlib does not read."""
-    if any("**" in part and part != "**" for part in pattern.split("/")) or not pattern.strip("/."):
-        raise ValueError("no pattern")
-    return _check_path(pattern)
-
-
 FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
 
-TreePattern = Annotated[Name, AfterValidator(_check_pattern), Field(description="a file of bracketed trees, or a pattern with * and ?")]
+TreePattern = Annotated[Name, AfterValidator(_check_path), Field(description="a file of bracketed trees, or a pattern with * and ?")]
 
 
 class LocalFile(Section):
@@ -72,13 +61,6 @@ class LocalFile(Section):
     path: FilePath
     sha256: Sha256 | None = None
     column: PositiveInt | None = None
-
-
-class Folder(Section):
-    """A folder that holds STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
-
-    path: FilePath
-    stem: FilePath
 
 
 class Address(Section):
@@ -98,18 +80,13 @@ class Address(Section):
 
 
 class Translated(Section):
-    """The training text of another entry, with one side made by a model.
+    """The training text of another entry, with one side made by a model (corpora/README.md).
 
     Attributes:
         corpus: name of the other entry; it may have only the language that is translated.
-        model: model directory, or one of the registry: `models:/NAME@ALIAS` or `models:/NAME/VERSION`. A relative path starts at the
-            entry's folder, or at `corpora/` for a packaged entry.
-        side: the side that is made. `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al.
-            2016), and the model translates from the target language into the source language.
-        beam, alpha: settings of the search, with the paper's length penalty.
-        pick: `best` is the best hypothesis; `nearest` is, of the `beam` best, the one with the highest chrF to the other entry's own
-            sentence (sequence-level interpolation).
-        precision: number type of the model's weights and matrix products, as `decode.precision`.
+        model: model directory, or one of the registry. A relative path starts at the entry's folder, or at `corpora/` for a packaged entry.
+        side: `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al. 2016).
+        pick: `nearest` is, of the `beam` best, the hypothesis with the highest chrF to the other entry's own sentence.
         tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
     """
 
@@ -132,22 +109,17 @@ class Source(Section):
     """A source of sentence pairs; exactly one kind is given.
 
     Attributes:
-        translated: another entry's training text, with one side made by a model; in train only.
-        trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
-            `tree`. A file may be packed (.gz, .xz). A relative pattern starts at the entry's folder; a packaged entry whose folder has no
-            such file looks in `corpora/`.
-        holdout: number of pairs to take out of train; must be the only source of valid or test.
+        trees: files of bracketed trees as in the Penn Treebank; their words are the source, the target is `tree`. A relative pattern starts
+            at the entry's folder; a packaged entry whose folder has no such file looks in `corpora/`.
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
-    folder: Folder | None = None
     https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
     trees: TreePattern | None = None
     translated: Translated | None = None
-    holdout: PositiveInt | None = None
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
 
     @property
@@ -198,11 +170,6 @@ class Entry(Section):
     def sources(self) -> dict[str, list[Source]]:
         """The sources by split, or by name of a further test set."""
         return {split: sources for split, sources in self.splits if sources is not None} | self.tests
-
-    @property
-    def holdouts(self) -> dict[str, int]:
-        """The number of pairs to take out of train, by split that is held out."""
-        return {split: sources[0].holdout for split, sources in self.sources.items() if sources[0].holdout is not None}
 
     def key_of(self, split: str) -> str:
         """Return the key of a split's sources: splits.train, tests.test_2017."""
@@ -271,8 +238,6 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
             yield configuration_error(f"{where}: translated is allowed in train only", "Scores must be computed on text by people.")
         if split != "train" and any(source.weight != 1 for source in sources):
             yield configuration_error(f"{where}: weight is allowed in train only")
-        if any(source.holdout for source in sources) and (split not in ("valid", "test") or len(sources) > 1):
-            yield configuration_error(f"{where}: holdout must be the only source, of valid or test")
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
@@ -288,20 +253,6 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
             yield configuration_error(
                 f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
             )
-        texts = [_text(file) for file in of_language.values()]
-        if len(set(texts)) < len(texts) and not all(map(_holds_languages, of_language.values())):
-            yield configuration_error(f"{where}.{kind}: two languages name the same text", "Give each language its column, counted from 1.")
-
-
-def _text(file: LocalFile | Address) -> tuple[str, str | None, int | None]:
-    """Return the identity of the text of one language: file, archive member and column."""
-    return (file.path, None, file.column) if isinstance(file, LocalFile) else (file.url, file.member, file.column)
-
-
-def _holds_languages(file: LocalFile | Address) -> bool:
-    """Return whether the file's format (TMX) marks the language of each sentence."""
-    name = file.path if isinstance(file, LocalFile) else file.member or urlsplit(file.url).path
-    return ".tmx" in PurePosixPath(name).suffixes
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:

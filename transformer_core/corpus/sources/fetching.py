@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -48,6 +47,7 @@ class Fetcher:
             a file that was fetched first, later ones must match it.
         pause_seconds: see `http.download`.
         new_sums: sums by lock and address that `write_locks` will write; a fetcher made from this one by `replace` adds its own.
+        mirrored: the address that a file of the mirror was taken for, by path: a second address of the same file name does not take it.
     """
 
     corpus: str
@@ -56,26 +56,23 @@ class Fetcher:
     lock: Path | None = None
     pause_seconds: float = 1.0
     new_sums: dict[Path, dict[str, str]] = field(default_factory=dict)
+    mirrored: dict[Path, str] = field(default_factory=dict)
 
-    def fetch(self, url: str, published: Sum | None = None, others: Collection[str] = ()) -> Fetched:
+    def fetch(self, url: str, published: Sum | None = None) -> Fetched:
         """Return the file at `url`.
 
-        Args:
-            others: all addresses of the corpus. If another of them has the same file name, the mirror's file of that name may belong to
-                either, so it is not used.
-
         Raises:
-            UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
-                after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
+            UserError: exit code 65 for a sum other than the published or the locked one; 69 and 78 as `download`; 78 also if the lock is
                 not valid.
         """
-        address, name = without_logins(url), file_name(url)
+        address, folder = without_logins(url), (self.mirror or Path("MIRROR")) / self.corpus
         expected = published or self._locked(address)
-        shared = any(file_name(other) == name and without_logins(other) != address for other in others)
-        names = [name_of_address(url), *([] if shared else [name])]
-        mirrored = [self.mirror / self.corpus / mirror_name for mirror_name in names] if self.mirror else []
-        here = next((path for path in mirrored if path.is_file()), None)
-        fetched = check_sum(here, expected) if here else self._downloaded(url, expected, names[-1])
+        paths = [folder / name_of_address(url), folder / file_name(url)]
+        free = [path for path in paths if self.mirrored.get(path, address) == address]
+        here = next((path for path in free if self.mirror and path.is_file()), None)
+        if here:
+            self.mirrored[here] = address
+        fetched = check_sum(here, expected) if here else self._downloaded(url, expected, free[-1])
         if expected is None:
             self._lock(address, fetched.sha256)
         return fetched
@@ -106,18 +103,11 @@ class Fetcher:
             write_json(lock, dict(sorted({**locked_sums(lock), **sums}.items())))
         self.new_sums.clear()
 
-    def discard(self, damaged: Iterable[Fetched]) -> None:
-        """Remove downloads that cannot be read, so that the next run fetches them again."""
-        for file in damaged:
-            if file.path.is_relative_to(self.downloads):
-                file.path.unlink(missing_ok=True)
-
-    def _downloaded(self, url: str, expected: Sum | None, name_in_mirror: str) -> Fetched:
+    def _downloaded(self, url: str, expected: Sum | None, in_mirror: Path) -> Fetched:
         path = self.downloads / self.corpus / name_of_address(url)  # Two addresses may end in the same name.
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{name_in_mirror}"
-            download(url, path, self.pause_seconds, otherwise=f"put the file at {where} and set machine.mirror")
+            download(url, path, self.pause_seconds, otherwise=f"put the file at {in_mirror} and set machine.mirror")
         try:
             return check_sum(path, expected, name=url)
         except UserError:

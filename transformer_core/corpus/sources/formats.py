@@ -2,7 +2,6 @@
 
 import errno
 import fnmatch
-import re
 import shutil
 import stat
 import struct
@@ -10,12 +9,11 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
-from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_bytes, open_decompressed, too_large
+from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_decompressed, too_large
 from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, first_line
 
@@ -25,17 +23,8 @@ _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
 _LONGEST_NAME = 60
-_ELEMENTS_LOOKED_AT = 10_000
 # The name of a member of an archive, and the function that opens this member and no other of the same name.
 _Member = tuple[str, Callable[[], IO[bytes] | None]]
-
-
-class NoMember(UserError):
-    """A pattern does not match one member of an archive, which is not damaged."""
-
-
-class NoColumn(UserError):
-    """A table has columns, but not the one that is wanted; it is not damaged."""
 
 
 def file_pairs(
@@ -53,14 +42,12 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
     """Yield the sentences of one language in a file. The suffix of its name, before .gz or .xz, tells the format.
 
     Args:
-        path: .tmx has a sentence in each translation unit (an empty one is yielded if the unit lacks the language), any other file on each
-            line.
+        path: .tmx has a sentence in each translation unit (empty if the unit lacks the language), any other file on each line.
         language: the language to read from a TMX file; de also reads de-AT.
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column (`NoColumn` for the first
-            line of several).
+        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column.
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith((".sgm", ".sgml")):
@@ -91,7 +78,7 @@ def _segment_in(unit: ElementTree.Element, language: str) -> str:
     wanted, regional = language.replace("_", "-"), ""
     for variant in unit:
         segment = variant.find("{*}seg")
-        tag = _marked_language(variant).lower().replace("_", "-")
+        tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
         if segment is not None and tag == wanted:
             return _text_of(segment)
         if segment is not None and tag.startswith(f"{wanted}-"):
@@ -109,18 +96,6 @@ def _text_of(segment: ElementTree.Element) -> str:
     return "".join(segment.itertext())
 
 
-def languages_in(memory: Path) -> list[str]:
-    """Return the languages that the first units of a translation memory (.tmx, not packed) name."""
-    with open_bytes(memory) as file:
-        elements = (element for _, element in islice(ElementTree.iterparse(file), _ELEMENTS_LOOKED_AT))
-        named = {_marked_language(element) for element in elements if _local_name(element) == "tuv"}
-    return sorted(name for name in named if re.fullmatch(r"[\w-]{1,35}", name))
-
-
-def _marked_language(variant: ElementTree.Element) -> str:
-    return variant.get(_XML_LANGUAGE) or variant.get("lang") or ""
-
-
 def _local_name(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
@@ -130,9 +105,7 @@ def _cells(path: Path, column: int) -> Iterator[bytes]:
         cells = line.removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
-            if number == 1 and b"\t" in line.strip():  # A line without a tab may be that of another file, such as a server's page.
-                raise NoColumn(fault, "Correct `column` in the catalogue entry.")
-            raise UserError(fault, "Check that tabs separate the columns.")
+            raise UserError(fault, "Check that tabs separate the columns, and `column` in the catalogue entry.")
         yield cells[column - 1]
 
 
@@ -140,7 +113,7 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
 
     Links and devices in it count as no members. Raises `UserError` (65): the archive is damaged, encrypted, neither tar nor zip, or larger
-    than the bound for its size, or (`NoMember`) a pattern matches no member or several.
+    than the bound for its size, or a pattern matches no member or several.
     """
     most = most_bytes(archive)
     files: Iterable[tuple[_Member, int | None]]
@@ -186,7 +159,7 @@ def _extract(archive: Path, members: list[_Member], patterns: Iterable[str], fol
     for index, pattern in enumerate(patterns):
         matches = [member for member in members if fnmatch.fnmatch(member[0], pattern)]
         if len(matches) != 1:
-            raise NoMember(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
+            raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
         name, opened = matches[0]
         path = folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}"
         content = opened()

@@ -33,14 +33,12 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
     the rest of that version. The server sends the whole file if its version is another by now, or if it has no versions or no ranges.
 
     Args:
-        pause_seconds: pause after a failed try, doubled after each further one that brings no new bytes, and varied by half so that many
-            clients spread out.
+        pause_seconds: pause after a failed try, doubled after each further one that brings no new bytes, and varied by half.
         otherwise: what to do without the network, the second half of remedies.
 
     Raises:
         UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
-            refuses the request (it does not have the file, for example), or if the address, one that it redirects to, or the proxy or
-            the certificates of the environment cannot be used.
+            refuses the request, or if the address, a redirection, the proxy or the certificates cannot be used.
     """
     part, version = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.version")
     most, failures = 0, 0

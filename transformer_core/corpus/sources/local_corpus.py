@@ -1,30 +1,27 @@
 """A catalogue entry in `corpora/` for a user's aligned text files: written for new files, updated for changed ones."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from transformer_core.compressed import open_bytes
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
-from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
-from transformer_core.corpus.sources.holdout import Candidates, HeldOut, chosen, is_usable, list_file, listed_sentences, write_list
+from transformer_core.corpus.sources.formats import file_lines, file_pairs
+from transformer_core.corpus.sources.holdout import held_out, is_usable
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line, lacks_spaces, normalise
+from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
-from transformer_core.schema import Language, validate_document
+from transformer_core.schema import validate_document
 from transformer_core.tasks import is_language, task_of
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
-_LANGUAGE: TypeAdapter[str] = TypeAdapter(Language)
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 
 
@@ -50,10 +47,12 @@ def new_entry(
     valid: int | tuple[Path, Path] | None = None,
     test: int | tuple[Path, Path] | None = None,
 ) -> Path:
-    """Check aligned files, and write corpora/NAME.yaml with their sums and the list of the held-out sentences.
+    """Check aligned files, and write corpora/NAME.yaml with their sums; held-out pairs are copied to files beside it.
+
+    Rule `clean.drop_overlap` keeps these pairs out of the training.
 
     Args:
-        name: letters, digits, dots, dashes and underscores; an entry of that name is replaced (see `check_unused`).
+        name: an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.file_lines` reads.
         target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
@@ -64,36 +63,36 @@ def new_entry(
         The entry's path.
 
     Raises:
-        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
-            too few different sentences with text on both sides. 78; the name or a language is invalid, a suffix names no language, both
-            languages are the same, or one file cannot hold both. Nothing is then written.
+        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable. 78;
+            the name or a language is invalid or missing, or one file cannot hold both languages. Nothing is then written.
     """
     path = _path_of(name)
-    for side, language in (("source", source_language), ("target", target_language)):
-        if language is not None:
-            _check_language(language, f"--{side}-language")
     languages = source_language or _named_language(source_file, "source"), target_language or _named_language(target_file, "target")
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
+    for language in languages:
+        if not is_language(language):
+            remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
+            raise configuration_error(f"{name}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
     train = _sides(languages, source_file, target_file)
-    wanted = sum(held_out or _MOST_HELD_OUT for held_out in (valid, test) if not isinstance(held_out, tuple))
-    candidates = {language: Candidates(wanted, {}) for language in languages}
-    size = _measure([train], candidates)
+    size = _measure(train)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
-    sizes = {}
-    for split, files_or_size in (("valid", valid), ("test", test)):
-        if isinstance(files_or_size, tuple):
-            sides = _sides(languages, *files_or_size)
-            _measure([sides], {})
+    sizes = {split: wanted or tenth for split, wanted in (("valid", valid), ("test", test)) if not isinstance(wanted, tuple)}
+    chosen = held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}
+    for split, files in (("valid", valid), ("test", test)):
+        if isinstance(files, tuple):
+            sides = _sides(languages, *files)
+            _measure(sides)
             splits[split] = [{"files": _files(sides, path.parent)}]
         else:
-            sizes[split] = files_or_size or tenth
-            splits[split] = [{"holdout": sizes[split]}]
-    candidates[languages[0]].check_enough(sum(sizes.values()), source_file)
+            splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
-    _list_held_out(path, candidates, sizes, {})
+    for split, pairs in chosen.items():
+        left, right = (path.with_name(f"{name}.{split}.{language}") for language in languages)
+        write_pairs(left, right, pairs)
+        splits[split] = [{"files": _files(_sides(languages, left, right), path.parent)}]
     write_text(path, yaml_text(entry))
     return path
 
@@ -139,18 +138,15 @@ def _path_of(name: str) -> Path:
 
 
 def update_entry(name: str) -> tuple[Size | None, Size | None]:
-    """Update corpora/NAME.yaml for changed local files: their sums, the size, and the list of held-out sentences.
+    """Update corpora/NAME.yaml for changed local files: their sums, and the size. The rest of the entry stays as it is, with its comments.
 
-    Listed sentences stay held out; others take the places of those that no longer exist. The rest of the entry stays as it is, with its
-    comments. Files of two languages are checked. The list is updated only if the entry has two languages and its training text is in
-    `files` or made by a model, because no pair of a model is held out; the size only if all of it is in `files`.
+    Files of two languages are checked. The size is updated only if all training text is in `files`.
 
     Returns:
         The size before, None if the entry had none, and the size after, None if it was not measured.
 
     Raises:
-        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`. Nothing is
-            then written.
+        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file. Nothing is then written.
     """
     path = _path_of(name)
     if not path.is_file():
@@ -160,7 +156,6 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     if not any(source.files for sources in entry.sources.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
     document = read_yaml(path, editable_yaml)
-    listable = len(entry.languages) == 2 and all(source.files or source.translated for source in entry.splits.train)
     train = []
     for split, sources in entry.sources.items():
         section = entry.key_of(split).partition(".")[0]
@@ -169,21 +164,14 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
             for language, side in sides.items():
                 with open_bytes(side.file):  # For its error.
                     there["files"][language]["sha256"] = sha256_of(side.file)
-            if split == "train" and listable:
-                train += [sides] if sides else []
-            elif len(sides) == 2:
-                _measure([sides], {})
+            if len(sides) == 2:
+                measured = _measure(sides)
+                train += [measured] if split == "train" else []
     size = None
-    if train:
-        listed, wanted = {language: listed_sentences(path, language) for language in entry.languages}, sum(entry.holdouts.values())
-        candidates = {language: Candidates(wanted, digits) for language, digits in listed.items()}
-        measured = _measure(train, candidates)
-        language = entry.languages[0]
-        candidates[language].check_enough(wanted, train[0][language].file)
-        if len(train) == len(entry.splits.train):
-            size = measured
-            document["size"] = size.model_dump()
-        _list_held_out(path, candidates, entry.holdouts, listed)
+    if len(train) == len(entry.splits.train):
+        pairs, text_bytes = (sum(getattr(part, name) for part in train) for name in ("pairs", "text_bytes"))
+        size = Size(pairs=pairs, text_bytes=text_bytes, download_bytes=0)
+        document["size"] = size.model_dump()
     write_text(path, yaml_text(document))
     return entry.size, size
 
@@ -210,67 +198,26 @@ def _named_language(file: Path, side: str) -> str:
     return language
 
 
-def _check_language(language: str, option: str) -> None:
-    """Raise `UserError` (78): an entry or a params.yaml for text files cannot have this language."""
-    try:
-        _LANGUAGE.validate_python(language)
-    except ValidationError:
-        fault = f"must be a language: letters, digits, dashes and underscores, got {language!r}"
-        raise configuration_error(f"{option}: {fault}") from None
-    if not is_language(language):
-        remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
-        raise configuration_error(f"{option}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
+def _pairs(sides: _Sides) -> Iterator[Pair[bytes]]:
+    files, columns = zip(*((side.file, side.column) for side in sides.values()), strict=True)
+    return file_pairs(files, [*sides], columns)
 
 
-def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size:
-    """Check every line of aligned files, read one after the other, and return their size.
-
-    The sentences of pairs that can be held out are added to the candidates of their language.
-    """
-    total = text_bytes = 0
-    for sides in parts:
-        (source_language, source), (target_language, target) = sides.items()
-        if source.file.resolve() == target.file.resolve() and {source.column, target.column} == {1, 2}:
-            _check_cells(source.file)
-        pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
-        number = usable = 0
-        for number, pair in enumerate(pairs, start=1):
-            decode_line(pair.source, source.file, number)
-            decode_line(pair.target, target.file, number)
-            text_bytes += len(pair.source) + len(pair.target) + 2
-            if is_usable(pair):
-                usable += 1
-                for language, sentence in zip(sides, pair, strict=True):
-                    if language in candidates:
-                        candidates[language].add(sentence)
-        if not number:
-            raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
-        if not usable:
-            languages = languages_in(source.file) if source.file.suffix == ".tmx" else []
-            remedy = f"The languages in it are {', '.join(languages)}." if languages else "Look at the files."
-            raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
-        total += number
-    return Size(pairs=total, text_bytes=text_bytes, download_bytes=0)
-
-
-def _check_cells(table: Path) -> None:
-    """Check that all rows of a table of the two sides alone have two cells: a tab inside a sentence would make a wrong pair."""
-    for number, row in enumerate(file_lines(table), start=1):
-        cells = row.count(b"\t") + 1
-        if number == 1 and cells > 2:
-            return  # It has other columns too, of which some rows may have fewer.
-        if cells != 2:
-            remedy = "Look for a tab inside a sentence, or for one that is missing."
-            raise UserError(f"{table}:{number}: {cells} columns instead of 2", remedy)
-
-
-def _list_held_out(entry: Path, candidates: Mapping[str, Candidates], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
-    """Write the list of the held-out sentences for both directions; listed sentences stay on it."""
-    if sizes:
-        held_out = {language: chosen(found.hashes, sizes, listed.get(language, {})) for language, found in candidates.items()}
-        write_list(entry, held_out)
-    else:
-        list_file(entry).unlink(missing_ok=True)
+def _measure(sides: _Sides) -> Size:
+    """Check every line of two aligned files, and return their size."""
+    (source_language, source), (target_language, target) = sides.items()
+    number = usable = text_bytes = 0
+    for number, pair in enumerate(_pairs(sides), start=1):
+        decode_line(pair.source, source.file, number)
+        decode_line(pair.target, target.file, number)
+        text_bytes += len(pair.source) + len(pair.target) + 2
+        usable += is_usable(pair)
+    if not number:
+        raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
+    if not usable:
+        fault = f"none of {number:,} pairs has text in {source_language} and {target_language}"
+        raise UserError(f"{source.file}: {fault}", "Look at the files; a .tmx file marks the language of each sentence.")
+    return Size(pairs=number, text_bytes=text_bytes, download_bytes=0)
 
 
 def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:

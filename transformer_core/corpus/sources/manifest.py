@@ -31,8 +31,7 @@ class SplitRecord(Section):
 class Manifest(Section):
     """The content of manifest.json.
 
-    `splits` are `SPLITS` and the further test sets. `held_out` has the number of held-out pairs by split, and under `left_train` the
-    number of pairs removed from train. `metrics` is missing from the file if the entry names none.
+    `splits` are `SPLITS` and the further test sets. `metrics` is missing from the file if the entry names none.
     """
 
     corpus: Name
@@ -40,7 +39,6 @@ class Manifest(Section):
     target: Language
     licence: str | None
     splits: dict[str, SplitRecord]
-    held_out: dict[str, Total]
     origin: list[Origin]
     metrics: list[FurtherScore] = Field(default_factory=list)
 

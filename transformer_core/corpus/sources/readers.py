@@ -6,14 +6,14 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source
+from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
+from transformer_core.corpus.sources.formats import file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
@@ -55,15 +55,13 @@ class SourceReader:
         """
         if wanted.files is not None:
             return self._open_files(wanted.files)
-        if wanted.folder is not None:
-            return self._open_files(self._files_in(wanted.folder))
         if wanted.https is not None:
             return self._open_https(wanted.https)
         if wanted.mtdata is not None:
             return self._open_mtdata(wanted.mtdata)
         if wanted.sacrebleu is not None:
             return self._open_sacrebleu(wanted.sacrebleu)
-        assert wanted.trees is not None  # Sources of the other kinds are taken from train, not read.
+        assert wanted.trees is not None  # `TranslatedSource` opens those of the last kind.
         return self._open_trees(wanted.trees)
 
     @property
@@ -75,34 +73,7 @@ class SourceReader:
         """Return the paths of a source's local files; named files may be missing. Sources of other kinds have none."""
         if wanted.trees is not None:
             return self._tree_files(wanted.trees)
-        files = wanted.files or (self._files_in(wanted.folder) if wanted.folder else {})
-        return [located(self.found.path.parent, files[language].path) for language in self.direction if files]
-
-    def check_names(self, wanted: Source) -> None:
-        """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78)."""
-        if wanted.mtdata is not None:
-            _mtdata_corpus(wanted.mtdata, self.direction, self.found.path)
-        if wanted.sacrebleu is not None:
-            self._sacrebleu_dataset(wanted.sacrebleu)
-
-    @cached_property
-    def _addresses(self) -> frozenset[str]:
-        """The addresses of all files of the entry, in all its languages."""
-        return frozenset(url for sources in self.found.entry.sources.values() for source in sources for url in self._urls(source))
-
-    def _urls(self, wanted: Source) -> list[str]:
-        if wanted.https is not None:
-            return [address.url for address in wanted.https.values()]
-        if wanted.mtdata is not None:
-            return _mtdata_entry(wanted.mtdata, self.found.path)[1]
-        if wanted.sacrebleu is not None:
-            from sacrebleu.dataset import DATASETS
-
-            return DATASETS[wanted.sacrebleu].data or [] if wanted.sacrebleu in DATASETS else []
-        return []
-
-    def _fetch(self, url: str, published: Sum | None = None) -> Fetched:
-        return self.fetcher.fetch(url, published, self._addresses)
+        return [located(self.found.path.parent, wanted.files[language].path) for language in self.direction if wanted.files]
 
     def _open_files(self, files: dict[str, LocalFile]) -> OpenedSource:
         chosen = [files[language] for language in self.direction]
@@ -116,29 +87,19 @@ class SourceReader:
             origins.append({"file": file.path, "sha256": checked.sha256})
         return OpenedSource(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
 
-    def _files_in(self, folder: Folder) -> dict[str, LocalFile]:
-        files = {}
-        for language in self.direction:
-            names = [f"{folder.path}/{folder.stem}.{language}{suffix}" for suffix in (".gz", ".xz", "")]
-            there = [name for name in names if (self.found.path.parent / name).is_file()]
-            files[language] = LocalFile(path=(there or names[-1:])[0])
-        return files
-
     def _open_https(self, addresses: dict[str, Address]) -> OpenedSource:
         chosen = [addresses[language] for language in self.direction]
-        fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
-        pairs = self._undamaged(self._pairs_of_addresses(chosen, [file.path for file in fetched]), fetched)
+        fetched = [self.fetcher.fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
+        pairs = self._naming_downloads(self._pairs_of_addresses(chosen, [file.path for file in fetched]))
         return OpenedSource(pairs, _origins([address.url for address in chosen], fetched))
 
-    def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
-        """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's member or column is wrong."""
+    def _naming_downloads(self, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
+        """Yield the pairs of fetched files; an error in them also tells how to fetch the files again."""
         try:
             yield from pairs
-        except (NoMember, NoColumn):
-            raise
-        except UserError:
-            self.fetcher.discard(fetched)
-            raise
+        except UserError as error:
+            again = f"To fetch the files again, remove {self.fetcher.downloads / self.fetcher.corpus}."
+            raise UserError(error.message, f"{error.remedy} {again}", error.exit_code) from None
 
     def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[Pair[bytes]]:
         with self.fetcher.scratch() as unpacked:
@@ -151,11 +112,11 @@ class SourceReader:
 
     def _open_mtdata(self, name: str) -> OpenedSource:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
-        fetched = [self._fetch(url) for url in urls]
+        fetched = [self.fetcher.fetch(url) for url in urls]
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
-        return OpenedSource(self._undamaged(pairs, fetched), _origins(urls, fetched, mtdata=name))
+        return OpenedSource(self._naming_downloads(pairs), _origins(urls, fetched, mtdata=name))
 
-    def _sacrebleu_dataset(self, name: str) -> Any:
+    def _open_sacrebleu(self, name: str) -> OpenedSource:
         from sacrebleu.dataset import DATASETS
 
         where, language_pair = f"{self.found.path}: sacrebleu: {name}", "-".join(self.direction)
@@ -165,21 +126,17 @@ class SourceReader:
         dataset = DATASETS[name]
         if language_pair not in dataset.langpairs:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
-        return dataset
-
-    def _open_sacrebleu(self, name: str) -> OpenedSource:
-        dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
-        fetched = [self._fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
+        fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
         return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
     def _tree_files(self, pattern: str) -> list[Path]:
-        absolute = Path(pattern)
-        roots = [Path(absolute.anchor)] if absolute.is_absolute() else [self.found.path.parent, self.found.folder]
-        relative = str(absolute.relative_to(absolute.anchor))
-        found = (sorted(path for path in root.glob(relative) if path.is_file()) for root in roots)
-        return next(filter(None, found), [])
+        for root in (self.found.path.parent, self.found.folder):
+            names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  # `Path.glob` takes no absolute pattern.
+            if files := sorted(path for path in map(root.joinpath, names) if path.is_file()):
+                return files
+        return []
 
     def _open_trees(self, pattern: str) -> OpenedSource:
         files = self._tree_files(pattern)
@@ -214,34 +171,25 @@ def named_from(folder: Path, file: Path) -> str:
     return str(absolute)
 
 
-@cache
-def _mtdata_entry(name: str, path: Path) -> tuple[Any, list[str]]:
-    """Return mtdata's entry of a corpus, and its addresses. Raises `UserError` (78)."""
+def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
+    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
     # mtdata configures the root logger unless that has a handler. Its first import builds an index, which takes about 30 seconds.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
+    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
 
     where = f"{path}: mtdata: {name}"
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
     if entry is None:
         # mtdata has too many corpora to compare the name with all of them, so only those of the same languages.
-        names, languages = [str(other.did) for other in INDEX.get_entries()], set(name.split("-")[-2:])
-        alike = [other for other in names if set(other.split("-")[-2:]) == languages]
+        names, codes = [str(other.did) for other in INDEX.get_entries()], set(name.split("-")[-2:])
+        alike = [other for other in names if set(other.split("-")[-2:]) == codes]
         raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
         raise configuration_error(
             f"{where}: has a format that this program does not read", "Fetch it with mtdata and name the files in the entry."
         )
-    return entry, urls
-
-
-def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
-    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
-    entry, urls = _mtdata_entry(name, path)
-    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
-
-    where = f"{path}: mtdata: {name}"
     if len(entry.did.langs) != 2:
         raise configuration_error(f"{where}: has one language", f"Name its file with https: {urls[0]}")
     try:

@@ -14,7 +14,6 @@ from pathlib import Path
 from transformer_core.config import PARAMS_FILE
 from transformer_core.corpus.sources.catalogue import FoundEntry, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
-from transformer_core.corpus.sources.holdout import held_out_of, sentence_hash
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, located
 from transformer_core.corpus.text import Pair
@@ -111,21 +110,11 @@ class TranslatedSource:
 
     def _pairs(self, teachers: Teachers, directory: Path) -> Iterator[Pair[bytes]]:
         forward = self.wanted.side == "target"
-        pairs = self._training_pairs()
+        pairs = chain.from_iterable(self.text.open(source).pairs for source in self.sources)
         texts = pairs if forward else (Pair(pair.target, pair.source) for pair in pairs)
         tag = f"{self.wanted.tag} ".encode() if self.wanted.tag else b""
         for text, made in teachers.translate(self.wanted, directory, texts):
             yield Pair(tag + text, made) if forward else Pair(tag + made, text)
-
-    def _training_pairs(self) -> Iterator[Pair[bytes]]:
-        """Yield the other entry's training pairs, without the pairs that it holds out."""
-        found = self.text.found
-        sizes = found.entry.holdouts
-        held_out = held_out_of(self._all_pairs(), found.path, self.text.source, sizes) if sizes else {}
-        yield from (pair for pair in self._all_pairs() if not held_out or sentence_hash(pair.source) not in held_out)
-
-    def _all_pairs(self) -> Iterator[Pair[bytes]]:
-        return chain.from_iterable(self.text.open(source).pairs for source in self.sources)
 
 
 def registered_models(found: FoundEntry) -> list[str]:

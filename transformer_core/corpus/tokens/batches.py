@@ -47,11 +47,9 @@ class BatchPlan:
     Args:
         source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
         tokens_per_update: maximum number of source tokens, and of target tokens, of an update.
-        tokens_per_microbatch: maximum of rows times longest side of a micro-batch; no pair may be longer than either budget.
-        seed: seed of the shuffles.
+        tokens_per_microbatch: maximum of rows times longest side of a micro-batch.
 
-    Raises:
-        ValueError: a pair is longer than a budget.
+    Raises `ValueError`: a pair is longer than a budget.
     """
 
     def __init__(
@@ -62,9 +60,7 @@ class BatchPlan:
         self._tokens_per_update = tokens_per_update
         self._rows_times_longest = min(tokens_per_update, tokens_per_microbatch)
         longest = int(max(source_lengths.max(), target_lengths.max()))
-        if longest >> _LENGTH_BITS:
-            raise ValueError(f"a pair of {longest} tokens")
-        if longest > self._rows_times_longest:
+        if longest > self._rows_times_longest or longest >> _LENGTH_BITS:
             raise ValueError(f"a pair of {longest} tokens, and {self._rows_times_longest} in a micro-batch")
         self._seed = seed
 
@@ -84,10 +80,7 @@ class BatchPlan:
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
-        """Return the micro-batches of the first epoch that need most memory.
-
-        These are that with most positions, that with most tokens, which counts if batches are packed, and that with the longest pair.
-        """
+        """Return the micro-batches of the first epoch with most positions, with most tokens (for packing), and with the longest pair."""
         microbatches = self._microbatches(np.random.default_rng([self._seed, 0]))
         tokens = microbatches.source_tokens + microbatches.target_tokens
         numbers = int(microbatches.positions.argmax()), int(tokens.argmax()), len(microbatches.starts) - 1

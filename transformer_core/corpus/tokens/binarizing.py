@@ -54,11 +54,7 @@ def encode_split(
 ) -> Iterator[EncodedPairs]:
     """Yield the pairs of two cleaned files as token ids, each sentence with its eos; the parts do not depend on `workers`.
 
-    Args:
-        workers: processes; None takes one for each core, fewer for little text.
-
-    Raises:
-        UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length.
+    Raises `UserError` (65): a file is missing or not valid UTF-8, or the sides differ in length.
     """
     work = partial(_encode, subword, max_tokens, source, target)
     with tqdm(desc=f"binarize {source.stem}", unit=" pairs", leave=False, disable=None) as bar:
