@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
 from flows.record.documents import tags_of_corpus
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params, refuse_nested
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.errors import configuration_error
@@ -46,8 +46,7 @@ def _check_tags(symbols: list[str]) -> None:
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:
-    """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing, differs or is two."""
-    refuse_nested(directory, f"{PARAMS_FILE}: bpe.init_from")
+    """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing or differs."""
     if not (directory / SUBWORD_MODEL.name).exists():
         fault = f"{PARAMS_FILE}: bpe.init_from: {directory} holds no {SUBWORD_MODEL.name}"
         raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
