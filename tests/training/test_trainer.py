@@ -370,13 +370,6 @@ def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSpl
     assert sorted(epoch) == [line for line in range(1, 151) if line % 50]
 
 
-def test_the_time_of_a_training_is_all_of_it_also_where_its_last_update_is_skipped(split: BinarizedSplit, tmp_path: Path) -> None:
-    """A skipped update is not saved, and saving notes the time."""
-    watcher = Watcher()
-    _, trainer, _ = breaking(split, tmp_path, {20}, watcher)
-    assert trainer.run().seconds >= watcher.seconds > 0
-
-
 @pytest.mark.parametrize("last", [32, 33])
 @pytest.mark.parametrize("between", [10, 1000])
 def test_too_many_in_a_row_take_the_weights_back_and_soon_after_that_end(
