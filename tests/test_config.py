@@ -6,10 +6,9 @@ import pytest
 
 from tests.refusals import refused
 from transformer_core import recipes
-from transformer_core.config import Download, Model, Params, load_params, resolve
+from transformer_core.config import Model, Params, load_params, resolve
 from transformer_core.errors import UserError
 from transformer_core.presets import BASE
-from transformer_core.schema import validate_document
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -140,13 +139,6 @@ def test_of_very_many_faults_the_first_ten_are_told() -> None:
     told = refusal(WHOLE + "".join(f"key{number}: 1\n" for number in range(50)))
     assert told.count("unknown key") == 10
     assert told.endswith("There are more faults.")
-
-
-def test_an_unknown_key_with_a_line_feed_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as raised:
-        validate_document(Download, {"corpus": "a", "source": "en", "target": "de", "a\n\nb": 1}, tmp_path / "a.yaml")
-    assert str(raised.value).startswith(f"{tmp_path}/a.yaml: a\\n\\nb: unknown key. ")
-    assert "\n" not in str(raised.value)
 
 
 RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in ("recurrent", "convolutional"))

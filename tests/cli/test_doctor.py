@@ -86,19 +86,6 @@ def test_a_folder_that_is_no_repository_is_a_problem(missing: str, detail: str, 
     assert found.remedy
 
 
-@pytest.mark.parametrize(("name", "text"), [(".dvc/tmp/rwlock", ""), (".dvc/tmp/rwlock", '{"a": '), ("dvc.lock", "")])
-def test_a_file_of_dvc_that_a_kill_left_damaged_is_a_problem(name: str, text: str, healthy: Path) -> None:
-    (healthy / ".dvc/tmp").mkdir()
-    for whole in (".dvc/tmp/rwlock", "dvc.lock"):
-        (healthy / whole).write_text("{}", encoding="utf-8")
-    assert finding(healthy, "repository").status == "ok"
-    (healthy / name).write_text(text, encoding="utf-8")
-    found = finding(healthy, "repository")
-    assert (found.status, found.exit_code) == ("problem", ExitCode.BAD_DATA)
-    assert found.detail == f"{healthy / name}: damaged, no DVC command can run"
-    assert found.remedy == f"If no DVC command is running: rm {healthy / name}"
-
-
 class Service(Quiet):
     """Answers the requests that need a login for whoever sends it, me:secret; below /broken nobody."""
 

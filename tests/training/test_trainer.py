@@ -570,37 +570,6 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path, al
     assert not seen & {f"aten::{name}" for name in asks}
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("alpha", [0.0, 5.0])
-def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
-    """PyTorch raises where an operation would wait for the GPU; the first updates may, which set up what the others use."""
-    trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto", "r_drop": alpha}))
-    update, graphs = trainer._updater.run, trainer._updater._graphs
-    assert (graphs is None) == (alpha > 0)
-    if graphs is not None:
-        captured = graphs._captured
-
-        def capturing(*arguments: Any) -> Any:
-            before = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("default")
-            try:
-                return captured(*arguments)
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
-
-        graphs._captured = capturing  # type: ignore[method-assign]
-
-    def watched(*arguments: Any) -> None:
-        torch.cuda.set_sync_debug_mode("error" if trainer.progress.update > 2 else "default")
-        try:
-            update(*arguments)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    trainer._updater.run = watched  # type: ignore[method-assign]
-    assert trainer.run().update == SETTINGS.updates
-
-
 def _inside(kernel: str, event: Any) -> bool:
     """The CPU's own Adam kernel reads its count of steps, a number in the CPU's memory; that of a GPU does not."""
     while event is not None and event.name != kernel:
