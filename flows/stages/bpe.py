@@ -1,6 +1,7 @@
 """Stage bpe: the joint subword vocabulary, learnt from the cleaned training text of both languages (paper 5.1)."""
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,14 +26,18 @@ def run(params: Params) -> str:
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     if settings.init_from is not None:
         return _copied_model(PRETRAINED / settings.init_from, settings)
-    paths = [CLEAN / f"train.{language}" for language in languages]
-    lines = chain.from_iterable(map(read_lines, paths))
-    if params.bpe.sample is not None:
-        pairs = sum(1 for _ in read_raw_lines(paths[0]))
-        lines = chain.from_iterable(sampled(read_lines(path), pairs, params.bpe.sample, params.bpe.seed) for path in paths)
     with new_directory(SUBWORD_MODEL.parent) as folder:
-        in_child(partial(train_subword, path=folder / SUBWORD_MODEL.name, settings=settings), lines)
+        in_child(partial(_learn, [CLEAN / f"train.{language}" for language in languages], folder / SUBWORD_MODEL.name, settings))
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
+
+
+def _learn(texts: Sequence[Path], model: Path, settings: Bpe) -> None:
+    """Learn a vocabulary from texts of equally many lines, or from a sample of these."""
+    lines = chain.from_iterable(map(read_lines, texts))
+    if settings.sample is not None:
+        pairs = sum(1 for _ in read_raw_lines(texts[0]))
+        lines = chain.from_iterable(sampled(read_lines(text), pairs, settings.sample, settings.seed) for text in texts)
+    train_subword(lines, model, settings)
 
 
 def _check_tags(symbols: list[str]) -> None:
