@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+import psutil
 import requests
 
 from transformer_core.config import PARAMS_FILE, load_params
@@ -132,21 +133,14 @@ def _check_state(root: Path) -> str | Warned:
 
 def _mount_of(path: Path) -> tuple[str, set[str]]:
     """Return the type and the options of the file system of a path, as far as the system tells."""
-    rows = [row.split() for row in _text_of(Path("/proc/self/mounts")).splitlines()]
-    at = [row for row in rows if path.resolve().is_relative_to(row[1].replace("\\040", " "))]
-    _, _, kind, options, *_ = max(at, key=lambda row: len(row[1]), default=["", "", "", ""])
-    return kind, set(options.split(","))
-
-
-def _text_of(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(encoding="utf-8", errors="replace")
-    return ""
+    at = [mount for mount in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(mount.mountpoint)]
+    nearest = max(at, key=lambda mount: len(mount.mountpoint), default=None)
+    return (nearest.fstype, set(nearest.opts.split(","))) if nearest else ("", set())
 
 
 def _check_dvc(root: Path) -> str:
     """Return that the DVC remote works. Raises `UserError` (69): no object could be written, listed, read and removed."""
-    if "remote" not in _text_of(root / ".dvc/config") + _text_of(root / ".dvc/config.local"):
+    if not any("remote" in file.read_text(encoding="utf-8", errors="replace") for file in root.glob(".dvc/config*")):
         return "no remote: results stay on this machine"
     _run([sys.executable, "-c", _DVC_OBJECT, f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
     return "the remote can be listed, written and read"

@@ -164,9 +164,9 @@ def test_mounts_whose_locks_hold_on_one_machine_and_sqlite_on_nfs_are_warnings(
 ) -> None:
     monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
     monkeypatch.chdir(healthy)
-    text_of = doctor._text_of
-    rows = f"rootfs / rootfs rw 0 0\nserver:/x {healthy} {mounted} 0 0\n"
-    monkeypatch.setattr(doctor, "_text_of", lambda file: rows if file.name == "mounts" else text_of(file))
+    kind, options = mounted.split()
+    mounts = [SimpleNamespace(mountpoint=path, fstype=kind, opts=options) for path in ("/", str(healthy))]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
     found = {finding.name: finding.status for finding in doctor.examine(Path())}
     assert (found["state"], found["mlflow"]) == (state, mlflow)
     assert not list((healthy / ".state").iterdir())
