@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
@@ -228,16 +228,12 @@ class Trainer:
                 # More than `max_skipped` in a row are no longer expected: the training goes back.
                 expected = self.progress.skipped_in_row < self._settings.max_skipped
                 overflow = expected and self._updater.scales and math.isfinite(totals[SMOOTHED])
-                self._count_skipped(number, update, overflow)
+                self._window.skipped += 1
+                self.progress.skipped_in_row += 1
+                self._observer.on_skipped(number, sorted(self._split.lines(np.concatenate(update.microbatches))), overflow)
             else:
                 self.progress.skipped_in_row = 0
                 self._window.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
-
-    def _count_skipped(self, number: int, update: GlobalBatch, overflow: bool) -> None:
-        self._window.skipped += 1
-        self.progress.skipped_in_row += 1
-        pairs = np.concatenate(update.microbatches)
-        self._observer.on_skipped(number, sorted(self._split.lines(pairs)), overflow)
 
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
