@@ -23,12 +23,10 @@ NO_RESULT = {
     *(f"flows/record/{name}.py" for name in ("documents", "finished", "lineage", "run", "sending", "server", "store", "usage")),
     *(
         f"transformer_core/{name}.py"
-        for name in ("compressed", "config", "errors", "files", "places", "processes", "schema", "tasks", "yaml_io")
+        for name in ("compressed", "config", "errors", "files", "places", "processes", "project", "schema", "tasks", "yaml_io")
     ),
     "transformer_core/corpus/cleaning/report.py",
     "transformer_core/corpus/sources/manifest.py",
-    "transformer_core/tasks.py",
-    "transformer_core/yaml_io.py",
 }
 # Imported when needed: the served model's code by MLflow, and what the registry of tasks names.
 LATER = {

@@ -1,6 +1,5 @@
 import errno
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from tests.refusals import refused
 from transformer_core.errors import UserError
-from transformer_core.files import is_locked, locked, new_directory, new_file, read_json, read_numbers, write_json, write_text
+from transformer_core.files import is_locked, locked, new_directory, new_file, read_json, read_numbers, write_text
 
 STREAMS = """import os, sys
 from transformer_core.files import prepare_streams
@@ -178,13 +177,6 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(tmp_path: Path, step
         raise KeyboardInterrupt
     assert [path.name for path in made.iterdir()] == [kept]
     assert sorted(tmp_path.iterdir()) == [of_another, made]
-
-
-def test_json_is_read_back_as_written(tmp_path: Path) -> None:
-    document = {"text": "für", "numbers": [1, 2.5], "none": None}
-    write_json(tmp_path / "a.json", document)
-    assert read_json(tmp_path / "a.json") == document
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,18 +91,13 @@ def test_the_cpu_has_a_name_also_where_the_system_does_not_tell_it(monkeypatch: 
     assert cpu_name() == (platform.processor() or platform.machine())
 
 
-def test_a_child_computes_from_all_tasks_and_its_error_is_that_of_the_caller() -> None:
-    assert in_child(sum, range(2_500)) == sum(range(2_500))
-    with pytest.raises(TypeError, match="unsupported operand"):
-        in_child(sum, ["text"])
+def test_a_child_computes_the_result_and_its_error_is_that_of_the_caller() -> None:
+    assert in_child(partial(isqrt, 25)) == 5
+    with pytest.raises(ValueError, match="must be nonnegative"):
+        in_child(partial(isqrt, -3))
     with pytest.raises(UserError, match="a process ended early"):
-        in_child(partial(map_to_end, SIGKILL), [1])
+        in_child(partial(raise_signal, SIGKILL))
     assert multiprocessing.active_children() == []
-
-
-def map_to_end(number: int, tasks: Iterator[int]) -> int:
-    raise_signal(number)
-    return sum(tasks)
 
 
 @pytest.mark.parametrize(("number", "code"), [(SIGTERM, 75), (SIGKILL, -SIGKILL)])
@@ -124,14 +119,14 @@ from flows.process.signals import stop_on_signals
 from transformer_core.errors import Interrupted
 from transformer_core.processes import in_child
 
-def sleep(tasks):
+def sleep():
     Path(__file__ + ".busy").touch()
     ctypes.PyDLL(None).sleep(60)  # It keeps the lock of the interpreter.
 
 if __name__ == "__main__":
     stop_on_signals()
     try:
-        in_child(sleep, [])
+        in_child(sleep)
     except Interrupted:
         sys.exit(75)
 """

@@ -38,10 +38,6 @@ from transformer_core.yaml_io import read_yaml
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
 PRETRAINED = Path("pretrained")
-# Files of a model: weights and vocabulary. A folder may hold the vocabulary alone.
-_MODEL_FILES = ("model.safetensors", "spm.model")
-# Share of the schedule's highest learning rate that a training reaches without a warning.
-_FULL_RATE = 0.9
 # The largest `max_extra` of a request to a served model.
 MOST_EXTRA = 1024
 # Most tokens of a source, without its end token, if no other bound is asked for: memory grows with the square of the length.
@@ -102,20 +98,6 @@ def _check_pretrained(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
         raise ValueError("not the name of a folder")
     return name
-
-
-def refuse_nested(directory: Path, key: str) -> None:
-    """Refuse a folder in `PRETRAINED` with a model and a subfolder with another one: a second `cp -r` has copied into the old folder.
-
-    Raises `UserError` (78): names the setting `key` and both folders.
-    """
-    if not directory.resolve().is_relative_to(PRETRAINED.resolve()):
-        return
-    for name in _MODEL_FILES:
-        nested = sorted(directory.glob(f"*/{name}"))
-        if nested and (directory / name).exists():
-            fault = f"{key}: {directory} holds a model, and {nested[0].parent} another"
-            raise configuration_error(fault, f"Remove {directory}, then copy again.")
 
 
 Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description=f"the name of a folder in {PRETRAINED}/")]
@@ -214,22 +196,13 @@ class Train(Section):
         return {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"} | (set() if self.cooldown else {"updates"})
 
     @property
-    def highest_rate(self) -> float:
-        """The highest learning rate of all updates, as a share of the highest of the schedule."""
-        falling = round(self.cooldown * self.updates)
-        # The rate rises until the cooldown or the warm-up ends; if the warm-up is longer, rise times cooldown is highest half-way at most.
-        update = min(max(self.updates - falling, (self.updates + 1) // 2), self.warmup, self.updates)
-        return update / self.warmup * min(1.0, (self.updates - update + 1) / (falling + 1))
-
-    @property
     def warning(self) -> str:
-        """A line about a warm-up that training or cooldown end well before the highest learning rate; empty if they do not."""
-        if self.highest_rate >= _FULL_RATE:
+        """A line about a warm-up that is cut off by the cooldown or the end; empty if it is not."""
+        rising = self.updates - round(self.cooldown * self.updates)
+        if self.warmup <= rising:
             return ""
-        falling = f" with train.cooldown {self.cooldown:g}" if self.cooldown else ""
-        reached = f"the learning rate reaches {self.highest_rate:.0%} of its highest value"
-        updates = f"{self.warmup:,} updates, but the training has {self.updates:,}{falling}"
-        return f"train.warmup: {updates}: {reached}. Lower it, or raise train.updates."
+        found = f"{self.warmup:,} updates, of which {rising:,} come before the cooldown or the end"
+        return f"train.warmup: {found}. Lower it, or raise train.updates."
 
 
 class Average(Section):

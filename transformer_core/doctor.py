@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+import psutil
 import requests
 
 from transformer_core.config import PARAMS_FILE, load_params
@@ -22,6 +23,7 @@ from transformer_core.project import check_repository
 
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
 _SECONDS = 60
+Warned = tuple[str, str]  # What is found, and the remedy.
 _LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
 _LOGIN = (requests.codes.unauthorized, requests.codes.forbidden)
 # Run by processes of their own: this package imports neither DVC nor MLflow.
@@ -64,45 +66,47 @@ class Finding:
 
 def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
     """Check the machine and the repository at `root`, and what a cluster needs. It takes seconds, mainly to import torch and DVC."""
-    yield Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
-    yield from _torch()
     for name, check in {**_CHECKS, **(_CLUSTER_CHECKS if cluster else {})}.items():
         try:
             with machine_errors(name, ""):
-                said = check(root)
-            yield said if isinstance(said, Finding) else Finding(name, "ok", said)
+                found = check(root)
+            yield Finding(name, "ok", found) if isinstance(found, str) else Finding(name, "warning", *found)
         except UserError as error:
             yield Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
+        except (ImportError, OSError) as error:
+            yield Finding(name, "problem", f"cannot be loaded ({first_line(error)})", "Install again: make install", ExitCode.UNAVAILABLE)
 
 
-def _torch() -> Iterator[Finding]:
-    try:
-        import torch
+def _check_torch(_: Path) -> str:
+    import torch
 
-        from transformer_core.models.precision import AMPERE, can_compile
-    except (ImportError, OSError) as error:
-        yield Finding("torch", "problem", f"cannot be loaded ({first_line(error)})", "Install again: make install", ExitCode.UNAVAILABLE)
-        return
-    yield Finding("torch", "ok", torch.__version__)
+    return torch.__version__
+
+
+def _check_cuda(_: Path) -> str | Warned:
+    import torch
+
+    from transformer_core.models.precision import AMPERE, can_compile
+
     count = torch.cuda.device_count()  # It needs no working CUDA.
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
-        yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus))
-        if not can_compile(torch.device("cuda", 0)):
-            remedy = "" if torch.cuda.get_device_capability(0) < AMPERE else "Install gcc and python3-dev."  # Triton needs Ampere.
-            yield Finding("compiler", "warning", "kernels are not compiled: training is slower", remedy)
-    elif shutil.which("nvidia-smi") or count:
+        names = ", ".join(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus)
+        if can_compile(torch.device("cuda", 0)):
+            return names
+        remedy = "" if torch.cuda.get_device_capability(0) < AMPERE else "Install gcc and python3-dev."  # Triton needs Ampere.
+        return f"{names}: kernels are not compiled: training is slower", remedy
+    if shutil.which("nvidia-smi") or count:
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
-        yield Finding("cuda", "warning", f"there is an NVIDIA driver, but torch (built {built}) sees no GPU", remedy)
-    else:
-        yield Finding("cuda", "ok", "no GPU: training runs on the CPU")
+        return f"there is an NVIDIA driver, but torch (built {built}) sees no GPU", remedy
+    return "no GPU: training runs on the CPU"
 
 
-def _check_disk(root: Path) -> Finding:
+def _check_disk(root: Path) -> str | Warned:
     free = shutil.disk_usage(root).free / 2**30
-    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to." if free < _DISK_GIB else ""
-    return Finding("disk", "warning" if remedy else "ok", f"{free:.1f} GiB free", remedy)
+    found = f"{free:.1f} GiB free"
+    return found if free >= _DISK_GIB else (found, "Free some space; `dvc gc --workspace` removes results that no stage here refers to.")
 
 
 def _check_params(root: Path) -> str:
@@ -110,7 +114,7 @@ def _check_params(root: Path) -> str:
     return f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
 
 
-def _check_state(root: Path) -> str | Finding:
+def _check_state(root: Path) -> str | Warned:
     """Return where states are. Raises `UserError` (78): it locks no files, or its locks do not exclude."""
     from transformer_core.training.checkpoint import state_root
 
@@ -123,44 +127,33 @@ def _check_state(root: Path) -> str | Finding:
         raise configuration_error(f"{folder}: a lock does not exclude others", "Use a file system with locks.")
     if local := _mount_of(folder)[1] & _LOCAL_LOCKS:
         remedy = "Mount it without this option: two machines could train the same."
-        return Finding("state", "warning", f"{folder}: mounted with {', '.join(local)}: locks hold on this machine only", remedy)
+        return f"{folder}: mounted with {', '.join(local)}: locks hold on this machine only", remedy
     return f"{folder} locks files"
 
 
 def _mount_of(path: Path) -> tuple[str, set[str]]:
     """Return the type and the options of the file system of a path, as far as the system tells."""
-    rows = [row.split() for row in _text_of(Path("/proc/self/mounts")).splitlines()]
-    at = [row for row in rows if path.resolve().is_relative_to(row[1].replace("\\040", " "))]
-    _, _, kind, options, *_ = max(at, key=lambda row: len(row[1]), default=["", "", "", ""])
-    return kind, set(options.split(","))
-
-
-def _text_of(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(encoding="utf-8", errors="replace")
-    return ""
+    at = [mount for mount in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(mount.mountpoint)]
+    nearest = max(at, key=lambda mount: len(mount.mountpoint), default=None)
+    return (nearest.fstype, set(nearest.opts.split(","))) if nearest else ("", set())
 
 
 def _check_dvc(root: Path) -> str:
     """Return that the DVC remote works. Raises `UserError` (69): no object could be written, listed, read and removed."""
-    if "remote" not in _text_of(root / ".dvc/config") + _text_of(root / ".dvc/config.local"):
+    if not any("remote" in file.read_text(encoding="utf-8", errors="replace") for file in root.glob(".dvc/config*")):
         return "no remote: results stay on this machine"
     _run([sys.executable, "-c", _DVC_OBJECT, f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
     return "the remote can be listed, written and read"
 
 
-def _check_mlflow(root: Path) -> str | Finding:
+def _check_mlflow(root: Path) -> str | Warned:
     address = _mlflow_address(root)
-    login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
-    answers = _check_service(
-        address,
-        "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it.",
-        lambda url: requests.get(f"{url}/api/2.0/mlflow/experiments/search?max_results=1", auth=login if any(login) else None, timeout=3),
-    )
     if (not address or address.startswith("sqlite:///")) and _mount_of(root / address.removeprefix("sqlite:///"))[0].startswith("nfs"):
         remedy = "SQLite's locks fail there now and then: use an MLflow server, or a database on a local disk (machine.tracking_uri)."
-        return Finding("mlflow", "warning", "the database is on NFS", remedy)
-    return answers
+        return "the database is on NFS", remedy
+    login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+    remedy = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it."
+    return _ask(address, "/api/2.0/mlflow/experiments/search", remedy, params={"max_results": 1}, auth=login if any(login) else None)
 
 
 def _mlflow_address(root: Path) -> str:
@@ -174,14 +167,12 @@ def _check_prefect(_: Path) -> str:
     login, _separator, password = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
     key = os.environ.get("PREFECT_API_KEY", "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return _check_service(
-        os.environ.get("PREFECT_API_URL", ""),
-        "Set PREFECT_API_AUTH_STRING to USER:PASSWORD, or PREFECT_API_KEY.",
-        lambda url: requests.post(f"{url}/flows/count", json={}, headers=headers, auth=(login, password) if login else None, timeout=3),
-    )
+    remedy = "Set PREFECT_API_AUTH_STRING to USER:PASSWORD, or PREFECT_API_KEY."
+    address = os.environ.get("PREFECT_API_URL", "")
+    return _ask(address, "/flows/count", remedy, "POST", json={}, headers=headers, auth=(login, password) if login else None)
 
 
-def _check_service(address: str, login_remedy: str, ask: Callable[[str], requests.Response]) -> str:
+def _ask(address: str, path: str, login_remedy: str, method: str = "GET", **request: Any) -> str:
     """Return that the server at an address answers a request that needs a login; anything but http(s) is no server.
 
     Raises `UserError`: 69, it does not answer; 78, it refuses the login.
@@ -192,7 +183,7 @@ def _check_service(address: str, login_remedy: str, ask: Callable[[str], request
     if not address.startswith(("http://", "https://")):
         return shown or "no address in the environment: a server or file of its own settings"
     try:
-        response = ask(address.rstrip("/"))
+        response = requests.request(method, address.rstrip("/") + path, timeout=3, **request)
         if response.status_code in _LOGIN:
             raise configuration_error(f"{shown}: the login is missing or wrong ({response.status_code})", login_remedy)
         response.raise_for_status()
@@ -220,19 +211,23 @@ def _check_slurm(root: Path) -> str:
 def _run(command: Sequence[str], root: Path, remedy: str) -> str:
     """Return the last line of a command's output. Raises `UserError` (69): it failed."""
     environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-    options: dict[str, Any] = {"cwd": root, "env": environment, "capture_output": True, "text": True, "timeout": _SECONDS, "check": False}
     try:
-        done = subprocess.run(command, **options)
+        done = subprocess.run(
+            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(first_line(error), remedy, ExitCode.UNAVAILABLE) from None
-    lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""]
+    last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode:
-        raise UserError(lines[-1], remedy, ExitCode.UNAVAILABLE)
-    return lines[-1]
+        raise UserError(last, remedy, ExitCode.UNAVAILABLE)
+    return last
 
 
-Check = Callable[[Path], str | Finding]
-_CHECKS: dict[str, Check] = {
+# Each returns what is well, or a warning; a problem is raised.
+_CHECKS: dict[str, Callable[[Path], str | Warned]] = {
+    "python": lambda _: f"{platform.python_version()}, {sys.executable}",
+    "torch": _check_torch,
+    "cuda": _check_cuda,
     "disk": _check_disk,
     "repository": check_repository,
     "params": _check_params,
@@ -241,4 +236,4 @@ _CHECKS: dict[str, Check] = {
     "mlflow": _check_mlflow,
     "prefect": _check_prefect,
 }
-_CLUSTER_CHECKS: dict[str, Check] = {"artifacts": _check_artifact, "slurm": _check_slurm}
+_CLUSTER_CHECKS = {"artifacts": _check_artifact, "slurm": _check_slurm}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +22,6 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _AHEAD = 2
-_TOGETHER = 1_000  # Tasks that are sent to a process at once.
 _PR_SET_PDEATHSIG = 1
 _BYTES_PER_WORKER = 4 << 20
 # Set in a worker.
@@ -90,26 +88,21 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
         pool.shutdown(cancel_futures=True)
 
 
-def in_child(function: Callable[[Iterator[Task]], Result], tasks: Iterable[Task]) -> Result:
-    """Return the function's result for all tasks, computed by a process that ends with this one, which answers stop signals meanwhile.
+def in_child(function: Callable[[], Result]) -> Result:
+    """Return the function's result, computed by a process that ends with this one, which answers stop signals meanwhile.
 
     Raises:
         UserError: exit code 75; the process ended early, as the kernel ends one when memory runs out.
-        Exception: of `function` or `tasks`.
+        Exception: of `function`.
     """
     context = get_context("spawn")
-    ours, of_child = context.Pipe()
+    ours, of_child = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(function, of_child), daemon=True)
     child.start()
     of_child.close()
-    coming = iter(tasks)
     try:
-        with suppress(ConnectionError):  # The child has an error to tell.
-            while together := list(islice(coming, _TOGETHER)):
-                ours.send(together)
-            ours.send([])
         result, error = ours.recv()
-    except (EOFError, ConnectionError):
+    except EOFError:
         raise UserError("a process ended early", "Run it again. If memory ran out, use less text.", ExitCode.INTERRUPTED) from None
     finally:
         child.kill()
@@ -119,12 +112,11 @@ def in_child(function: Callable[[Iterator[Task]], Result], tasks: Iterable[Task]
     return cast(Result, result)
 
 
-def _answer(function: Callable[[Iterator[Any]], Any], parent: "Connection[Any, Any]") -> None:
+def _answer(function: Callable[[], Any], parent: "Connection[Any, Any]") -> None:
     """Send the function's result and None, or None and its error."""
     _prepare_child()
-    tasks = (task for together in iter(parent.recv, []) for task in together)
     try:
-        parent.send((function(tasks), None))
+        parent.send((function(), None))
     except Exception as error:
         parent.send((None, error))
 

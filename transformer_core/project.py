@@ -5,11 +5,10 @@ setup.py imports this module to copy `FILES` into a wheel, so importing it must 
 
 import re
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
-from transformer_core.errors import UserError, configuration_error, git_missing
-from transformer_core.files import read_json, sha256_of, write_text
+from transformer_core.errors import configuration_error, git_missing
+from transformer_core.files import sha256_of, write_text
 
 # Files of the repository that are copied to a project; dvc.yaml is adapted.
 FILES = (
@@ -74,7 +73,7 @@ def new_project(folder: Path) -> list[Path]:
 
 
 def check_repository(root: Path) -> str:
-    """Return that `root` is the top of a git repository with DVC. Raises `UserError`: it is not, or a kill has damaged it."""
+    """Return that `root` is the top of a git repository with DVC. Raises `UserError`: it is not."""
     try:
         subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, text=True, check=True)
     except FileNotFoundError:
@@ -85,16 +84,6 @@ def check_repository(root: Path) -> str:
     for name in (".dvc", "dvc.yaml"):
         if not (root / name).exists():
             raise configuration_error(f"no {name} here", "Go to the top of the repository, or: transformer-core new .")
-    # DVC writes its record of running commands in place; a kill may also leave dvc.lock empty.
-    running, lock = root / ".dvc" / "tmp" / "rwlock", root / "dvc.lock"
-    damaged = lock if lock.is_file() and not lock.stat().st_size else None
-    try:
-        with suppress(FileNotFoundError):
-            read_json(running)
-    except UserError:
-        damaged = running
-    if damaged:
-        raise UserError(f"{damaged}: damaged, no DVC command can run", f"If no DVC command is running: rm {damaged}")
     return "git and DVC are set up"
 
 

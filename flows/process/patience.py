@@ -10,23 +10,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 _JITTER = 0.5
 
 
-def pause(tries: int, failing_seconds: float, patience_seconds: float, chance: float) -> float | None:
-    """Return the seconds until the next try; None once it has failed for `patience_seconds`. The last try is at the end of that time.
-
-    Args:
-        tries: number of failures since the last progress, this one included.
-        failing_seconds: time since the first of them.
-        chance: a number from 0 to 1, so that those who fail together do not come back together.
-    """
-    left = patience_seconds - failing_seconds
-    if left <= 0:
-        return None
-    growing = FIRST_PAUSE * 2.0 ** min(tries - 1, 10)
-    return min(min(growing, LONGEST_PAUSE) * (1 - _JITTER * chance), left)
-
-
 class Patience:
-    """The patience with one thing that is tried: it is over `hours` after the first failure, and anew with each progress."""
+    """The patience with one thing that is tried: it is over `hours` after the first failure, and anew with each progress.
+
+    `chance` gives numbers from 0 to 1, so that those who fail together do not come back together. The last try is when patience is over.
+    """
 
     def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
         self._seconds = 3600 * hours
@@ -45,4 +33,8 @@ class Patience:
         if not self._tries or progress > self._progress:
             self._tries, self._failing_since, self._progress = 0, self._clock(), progress
         self._tries += 1
-        return pause(self._tries, self._clock() - self._failing_since, self._seconds, self._chance())
+        left = self._seconds - (self._clock() - self._failing_since)
+        if left <= 0:
+            return None
+        growing = FIRST_PAUSE * 2.0 ** min(self._tries - 1, 10)
+        return min(min(growing, LONGEST_PAUSE) * (1 - _JITTER * self._chance()), left)

@@ -1,13 +1,14 @@
 """Stage bpe: the joint subword vocabulary, learnt from the cleaned training text of both languages (paper 5.1)."""
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
 from flows.record.documents import tags_of_corpus
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params, refuse_nested
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.errors import configuration_error
@@ -25,14 +26,18 @@ def run(params: Params) -> str:
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     if settings.init_from is not None:
         return _copied_model(PRETRAINED / settings.init_from, settings)
-    paths = [CLEAN / f"train.{language}" for language in languages]
-    lines = chain.from_iterable(map(read_lines, paths))
-    if params.bpe.sample is not None:
-        pairs = sum(1 for _ in read_raw_lines(paths[0]))
-        lines = chain.from_iterable(sampled(read_lines(path), pairs, params.bpe.sample, params.bpe.seed) for path in paths)
     with new_directory(SUBWORD_MODEL.parent) as folder:
-        in_child(partial(train_subword, path=folder / SUBWORD_MODEL.name, settings=settings), lines)
+        in_child(partial(_learn, [CLEAN / f"train.{language}" for language in languages], folder / SUBWORD_MODEL.name, settings))
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
+
+
+def _learn(texts: Sequence[Path], model: Path, settings: Bpe) -> None:
+    """Learn a vocabulary from texts of equally many lines, or from a sample of these."""
+    lines = chain.from_iterable(map(read_lines, texts))
+    if settings.sample is not None:
+        pairs = sum(1 for _ in read_raw_lines(texts[0]))
+        lines = chain.from_iterable(sampled(read_lines(text), pairs, settings.sample, settings.seed) for text in texts)
+    train_subword(lines, model, settings)
 
 
 def _check_tags(symbols: list[str]) -> None:
@@ -46,8 +51,7 @@ def _check_tags(symbols: list[str]) -> None:
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:
-    """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing, differs or is two."""
-    refuse_nested(directory, f"{PARAMS_FILE}: bpe.init_from")
+    """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing or differs."""
     if not (directory / SUBWORD_MODEL.name).exists():
         fault = f"{PARAMS_FILE}: bpe.init_from: {directory} holds no {SUBWORD_MODEL.name}"
         raise configuration_error(fault, f"See {PRETRAINED}/README.md.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, RAW, STATE
 from flows.record.store import tracking_uri
-from transformer_core.config import Params, refuse_nested
+from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
 from transformer_core.corpus.sources.manifest import Manifest
@@ -68,11 +68,9 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
 
 
 def _check_models(reader: SourceReader) -> None:
-    """Refuse a folder with two models, and models/averaged as a teacher, because the training that follows replaces it by the student."""
+    """Refuse models/averaged as a teacher, because the training that follows replaces it by the student."""
     for source in reader.found.entry.splits.train:
         model = source.translated and TranslatedSource(source.translated, reader).model
         if model and model.resolve() == AVERAGED.resolve():
             remedy = f"Copy it first, for example: cp -r {AVERAGED} pretrained/teacher"
             raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)
-        if model:
-            refuse_nested(model, f"{reader.found.path}: translated.model")

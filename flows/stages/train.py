@@ -22,7 +22,7 @@ from flows.record.finished import mark_finished, name_stopped_trainings, only_ou
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.run import records
 from flows.record.usage import RUN, sampling
-from transformer_core.config import MEASURES, MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested, resolve
+from transformer_core.config import MEASURES, MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, resolve
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -99,8 +99,6 @@ def _check_data(params: Params) -> None:
     if parent is not None and not (PRETRAINED / parent / WEIGHTS).exists():
         fault = f"{PARAMS_FILE}: train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}"
         raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
-    if parent is not None:
-        refuse_nested(PRETRAINED / parent, f"{PARAMS_FILE}: train.init_from")
 
 
 def train(params: Params) -> None:

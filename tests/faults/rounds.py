@@ -70,7 +70,7 @@ class Rounds:
                     tries.append(home.run(command))
                 if tries[-1].code:
                     scene.mend()
-                    repair(home.root)  # As doctor says after a plain `dvc repro`.
+                    repair(home.root)  # As a person does after a plain `dvc repro`.
                     tries.append(home.run(command))
                 if not tries[-1].code and scene.database:
                     home.run(SYNC)

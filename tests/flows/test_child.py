@@ -149,27 +149,6 @@ def test_a_signal_during_the_end_after_a_time_limit_is_answered_after_it() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_ignored_signal_during_the_end_hides_no_later_one() -> None:
-    """A shell starts background commands with SIGINT ignored."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def interrupt_and_end(line: str) -> None:
-        if line == "saving":
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, stop)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_child(stage_below_a_shell(), interrupt_and_end, limit_seconds=1)
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-    assert Path("saved").exists()
-
-
 def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:
     written: list[str] = []
     shown: list[float] = []

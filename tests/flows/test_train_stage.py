@@ -24,7 +24,7 @@ from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_mo
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import open_split
-from transformer_core.files import locked, read_json, write_json, write_text
+from transformer_core.files import locked, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
 
@@ -122,14 +122,6 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     (record,) = recorded()
     assert record.inputs == []
     assert "trained from en to de on **tatoeba**, at most 2 updates" in record.tags[DESCRIPTION]
-
-
-def test_a_model_to_start_from_that_is_there_twice_is_refused_in_one_line(place: Path) -> None:
-    prepare("bpe", init_from="first")
-    for folder in ("first", "first/averaged"):
-        write_text(place / "pretrained" / folder / "model.safetensors", "")
-    message = "params.yaml: train.init_from: pretrained/first holds a model, and pretrained/first/averaged another"
-    assert_refused(f"{message}. Remove pretrained/first, then copy again.")
 
 
 @pytest.mark.usefixtures("place")
@@ -329,6 +321,5 @@ def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_a
 def test_a_warm_up_longer_than_the_training_is_named_before_the_training() -> None:
     prepare("bpe", updates=1, validate_every=1, warmup=40)
     lines = stage_here("train").stderr.splitlines()
-    reached = "the learning rate reaches 2% of its highest value"
-    warning = f"train.warmup: 40 updates, but the training has 1: {reached}. Lower it, or raise train.updates."
-    assert lines.index(warning) < next(number for number, line in enumerate(lines) if line.startswith("training "))
+    warning = next(number for number, line in enumerate(lines) if line.startswith("train.warmup: 40 updates"))
+    assert warning < next(number for number, line in enumerate(lines) if line.startswith("training "))

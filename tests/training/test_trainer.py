@@ -370,13 +370,6 @@ def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSpl
     assert sorted(epoch) == [line for line in range(1, 151) if line % 50]
 
 
-def test_the_time_of_a_training_is_all_of_it_also_where_its_last_update_is_skipped(split: BinarizedSplit, tmp_path: Path) -> None:
-    """A skipped update is not saved, and saving notes the time."""
-    watcher = Watcher()
-    _, trainer, _ = breaking(split, tmp_path, {20}, watcher)
-    assert trainer.run().seconds >= watcher.seconds > 0
-
-
 @pytest.mark.parametrize("last", [32, 33])
 @pytest.mark.parametrize("between", [10, 1000])
 def test_too_many_in_a_row_take_the_weights_back_and_soon_after_that_end(
@@ -575,37 +568,6 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path, al
     assert "aten::mm" in seen
     asks = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
     assert not seen & {f"aten::{name}" for name in asks}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("alpha", [0.0, 5.0])
-def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
-    """PyTorch raises where an operation would wait for the GPU; the first updates may, which set up what the others use."""
-    trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto", "r_drop": alpha}))
-    update, graphs = trainer._updater.run, trainer._updater._graphs
-    assert (graphs is None) == (alpha > 0)
-    if graphs is not None:
-        captured = graphs._captured
-
-        def capturing(*arguments: Any) -> Any:
-            before = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("default")
-            try:
-                return captured(*arguments)
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
-
-        graphs._captured = capturing  # type: ignore[method-assign]
-
-    def watched(*arguments: Any) -> None:
-        torch.cuda.set_sync_debug_mode("error" if trainer.progress.update > 2 else "default")
-        try:
-            update(*arguments)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    trainer._updater.run = watched  # type: ignore[method-assign]
-    assert trainer.run().update == SETTINGS.updates
 
 
 def _inside(kernel: str, event: Any) -> bool:

@@ -18,7 +18,6 @@ from tests.models.on_disk import SMALL, TEXT, VOCAB
 from tests.refusals import refused
 from tests.waiting import wait_for
 from transformer_core import recipes
-from transformer_core.config import Train
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.errors import ExitCode, UserError
@@ -46,22 +45,13 @@ from transformer_core.training.checkpoint import (
 )
 from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.update import cooldown_factor, learning_rate
+from transformer_core.training.update import cooldown_factor
 
 
 def test_the_rate_falls_in_equal_steps_over_the_last_updates() -> None:
     assert [cooldown_factor(update, updates=10, share=0.4) for update in range(1, 7)] == [1.0] * 6
     assert [cooldown_factor(update, updates=10, share=0.4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
     assert [cooldown_factor(update, updates=10, share=0.0) for update in range(1, 11)] == [1.0] * 10
-
-
-@pytest.mark.parametrize("cooldown", [0.0, 0.1, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("warmup", [1, 7, 20, 39, 40, 41, 90])
-def test_the_highest_rate_is_that_of_all_updates(warmup: int, cooldown: float) -> None:
-    for updates in (1, 2, 39, 40):
-        rates = [learning_rate(u, 16, warmup, 1.0) * cooldown_factor(u, updates, cooldown) for u in range(1, updates + 1)]
-        settings = Train.model_construct(updates=updates, warmup=warmup, cooldown=cooldown)
-        assert settings.highest_rate == pytest.approx(max(rates) / learning_rate(warmup, 16, warmup, 1.0))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

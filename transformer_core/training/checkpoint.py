@@ -5,19 +5,16 @@ import logging
 import os
 import re
 import shutil
-import threading
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from io import BufferedWriter, FileIO
 from math import isnan
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import torch
@@ -89,13 +86,12 @@ def stopped_trainings(root: Path) -> list[Path]:
     return sorted(ours, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
 
-@dataclass(frozen=True)
-class _Write:
+class _Write(NamedTuple):
     """A state, or the weights of a checkpoint, to be written; `best` are the updates whose checkpoints are kept, None for a state."""
 
     update: int
     value: dict[str, Any]
-    best: frozenset[int] | None = None
+    best: Collection[int] | None
 
 
 class StateDirectory:
@@ -115,30 +111,24 @@ class StateDirectory:
         self._keep = keep
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
-        self._queue: deque[_Write] = deque()  # What is not on disk yet, in the order of writing.
-        self._queue_lock = threading.Lock()
-        self._saves = 0
-        self._refused: set[int] = set()  # Numbers of the saves since the last state on disk that a full disk has refused.
+        self._newest_state: Future[None] | None = None
+        # Of the writer's thread: what is not on disk yet, and the updates since the last state on disk that a full disk has refused.
+        self._left: list[_Write] = []
+        self._refused: set[int] = set()
         self._failed = False
         self._claim: dict[str, Any] | None = None
 
     def claim(self) -> None:
         """Become the only writer. A writer before this one may have lost its lock without notice, as on NFS after a network failure."""
         if self._claim is None:
-            number = 0
-            with suppress(FileNotFoundError, UserError, KeyError, TypeError):
-                number = int(read_json(self.path / _WRITER)["number"])
             since = datetime.now().astimezone().isoformat(" ", "seconds")
-            self._claim = {"number": number + 1, "since": since, "host": gethostname(), "process": os.getpid()}
+            self._claim = {"since": since, "host": gethostname(), "process": os.getpid(), "key": uuid4().hex}
             write_json(self.path / _WRITER, self._claim)
 
     def check_claim(self) -> None:
         """Raise a `UserError` (69) if another process has become the writer since `claim`."""
-        if self._claim is None:
-            return
         with suppress(FileNotFoundError):
-            found = read_json(self.path / _WRITER)
-            if found != self._claim:
+            if self._claim is not None and (found := read_json(self.path / _WRITER)) != self._claim:
                 message = f"{self.path}: process {found['process']} on {found['host']} trains this since {found['since']}"
                 raise UserError(message, "This process writes nothing more.", ExitCode.UNAVAILABLE)
 
@@ -160,15 +150,13 @@ class StateDirectory:
 
         After the last state of a training that stops, which has little time, earlier ones are not needed: those that wait are dropped.
         """
-        self._saves += 1
-        if last or self._refused:
-            with self._queue_lock:
-                self._queue = deque(write for write in self._queue if write.best is not None)
-        self._start(update, state)
+        if last and self._newest_state is not None:
+            self._newest_state.cancel()
+        self._newest_state = self._start(update, state)
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
         """Write the weights after `update`; remove all checkpoints except the last `keep` and those of the updates in `best`."""
-        self._start(update, weights, frozenset(best))
+        self._start(update, weights, best)
 
     def wait(self) -> None:
         """Wait until all writes are on disk. An error in writing is raised here or in a later save.
@@ -176,9 +164,8 @@ class StateDirectory:
         Raises `UserError` (69): the disk is full, also after another try.
         """
         self._wait_for_writes(0)
-        if self._queue:
-            self._writer.submit(self._write_queued).result()
-        if self._queue and not self._failed:
+        self._writer.submit(self._write_left).result()
+        if self._left and not self._failed:
             raise _full(self.path, "the last save has failed")
 
     def states(self) -> Iterator[dict[str, Any]]:
@@ -191,45 +178,42 @@ class StateDirectory:
                     continue
             _log.warning("%s: damaged or of another format, passed over", file)
 
-    def _start(self, update: int, value: dict[str, Any], best: frozenset[int] | None = None) -> None:
+    def _start(self, update: int, value: dict[str, Any], best: Collection[int] | None = None) -> Future[None]:
         self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
-        write = _Write(update, copied(value), best)
-        with self._queue_lock:
-            self._queue.append(write)
-        self._writing.append(self._writer.submit(self._write_queued))
+        self._writing.append(self._writer.submit(self._add, _Write(update, copied(value), best)))
+        return self._writing[-1]
 
     def _wait_for_writes(self, leave: int) -> None:
         while len(self._writing) > leave:
-            self._writing.pop(0).result()
+            with suppress(CancelledError):
+                self._writing.pop(0).result()
 
-    def _write_queued(self) -> None:
-        """Write what is queued, up to the first that a full disk refuses.
+    def _add(self, write: _Write) -> None:
+        if write.best is None:  # It replaces states that the disk has refused.
+            self._left = [other for other in self._left if other.best is not None]
+        self._left.append(write)
+        self._write_left()
+
+    def _write_left(self) -> None:
+        """Write what is left, up to the first that a full disk refuses.
 
         After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
         """
-        while not self._failed:
-            with self._queue_lock:
-                if not self._queue:
-                    return
-                write = self._queue.popleft()
-            self._failed = True
+        while self._left and not self._failed:
             try:
                 self.check_claim()
-                self._write(write)
+                self._write(self._left[0])
             except Exception as error:
                 fault = next((words for words in _FULL if words in str(error)), "")
-                if not fault:
-                    raise
-                if self._saves not in self._refused:
+                update, known = self._left[-1].update, len(self._refused)
+                self._refused.add(update)
+                self._failed = not fault or len(self._refused) == _MOST_REFUSED
+                if self._failed:
+                    raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") if fault else error from None
+                if len(self._refused) > known:
                     _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
-                self._refused.add(self._saves)
-                if len(self._refused) == _MOST_REFUSED:
-                    raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") from None
-                with self._queue_lock:
-                    self._queue.appendleft(write)
-                self._failed = False
                 return
-            self._failed = False
+            del self._left[0]
 
     def _write(self, write: _Write) -> None:
         if write.best is None:
@@ -246,7 +230,7 @@ class StateDirectory:
                 torch.save({"format": FORMAT, "update": update} | state, hashed)
                 hashed.flush()
             except RuntimeError as error:  # torch's own, which does not give the reason.
-                raise hashed.error or error from None
+                raise error.__context__ or error from None
         write_text(file.with_suffix(".sha256"), hashed.sum.hexdigest())
         for old in state_files(self.path)[_KEEP_STATES:]:
             _remove_state(old)
@@ -266,16 +250,11 @@ class _Hashed(BufferedWriter):
     def __init__(self, path: Path) -> None:
         super().__init__(FileIO(path, "w"))
         self.sum = sha256()
-        self.error: OSError | None = None
 
     def write(self, data: Any, /) -> int:
         """Write and hash bytes."""
         self.sum.update(data)
-        try:
-            return super().write(data)
-        except OSError as error:
-            self.error = error
-            raise
+        return super().write(data)
 
 
 def _full(path: Path, failed: str) -> UserError:

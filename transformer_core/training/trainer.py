@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
@@ -148,20 +148,16 @@ class Trainer:
         tried = self._plan.largest()
         if self._captured_budget is not None:
             tried += microbatch_of_each_shape(self._plan, self._split, self.progress.epoch, self._captured_budget)
-        lacking = torch.zeros(3, device=self._rank.device)
-        checks: list[Callable[[], object]] = [
-            lambda: self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried)),
-            try_validation,
-        ]
-        for check, lacks in zip(checks, lacking[:2], strict=True):
-            try:
-                check()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                lacks.fill_(1)
-                lacking[2] += bool(used_by_others(error))
-                break
+        lacking, trying = torch.zeros(3, device=self._rank.device), 0
+        try:
+            self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried))
+            trying = 1
+            try_validation()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            lacking[trying] = 1
+            lacking[2] = bool(used_by_others(error))
         self._rank.sum_over_ranks(lacking)
         of_training, of_validation, in_use = lacking.tolist()
         tokens, device = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update), self._rank.device.type
@@ -182,7 +178,8 @@ class Trainer:
             Interrupted: training was stopped before the end; the state is saved.
             UserError: exit code 78; too many updates in a row were not finite. 69, on every rank; ranks have other weights than rank 0.
         """
-        self._take_weights_of_rank_0()
+        for parameter in self._model.parameters():  # All ranks begin with the weights of rank 0, however they were built.
+            self._rank.broadcast(parameter.detach())
         self._model.train()
         if self._rank.index == 0:
             self._directory.claim()
@@ -203,7 +200,11 @@ class Trainer:
                 self._read_totals(leave=1)
                 if self.progress.skipped_in_row > self._settings.max_skipped:
                     self._go_back()
-                self._record_save_and_validate()
+                if self._is_due(LOG_EVERY):
+                    self._record()
+                if self._save_is_due():
+                    self._save()  # Before the validation, so that no update is lost if that is interrupted.
+                self._validate_and_keep()
                 if self._stopping and not self._ended():
                     self._stop()
         self._wait_for_writes()
@@ -227,16 +228,12 @@ class Trainer:
                 # More than `max_skipped` in a row are no longer expected: the training goes back.
                 expected = self.progress.skipped_in_row < self._settings.max_skipped
                 overflow = expected and self._updater.scales and math.isfinite(totals[SMOOTHED])
-                self._count_skipped(number, update, overflow)
+                self._window.skipped += 1
+                self.progress.skipped_in_row += 1
+                self._observer.on_skipped(number, sorted(self._split.lines(np.concatenate(update.microbatches))), overflow)
             else:
                 self.progress.skipped_in_row = 0
                 self._window.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
-
-    def _count_skipped(self, number: int, update: GlobalBatch, overflow: bool) -> None:
-        self._window.skipped += 1
-        self.progress.skipped_in_row += 1
-        pairs = np.concatenate(update.microbatches)
-        self._observer.on_skipped(number, sorted(self._split.lines(pairs)), overflow)
 
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
@@ -258,14 +255,6 @@ class Trainer:
 
     def _is_due(self, every: int) -> bool:
         return self.progress.update % every == 0 or self.progress.update == self._settings.updates
-
-    def _record_save_and_validate(self) -> None:
-        """Record, save and validate if due. Saving comes before validation, so that no update is lost if validation is interrupted."""
-        if self._is_due(LOG_EVERY):
-            self._record()
-        if self._save_is_due():
-            self._save()
-        self._validate_and_keep()
 
     def _save_is_due(self) -> bool:
         """Return whether to save now: not within a row of skipped updates, because `_go_back` needs a state from before it."""
@@ -322,17 +311,6 @@ class Trainer:
         self._window_began += time.monotonic() - began
 
     # States.
-
-    def _take_weights_of_rank_0(self) -> None:
-        """Make all ranks begin with equal weights, however they were built."""
-        if self._rank.world_size == 1:
-            return
-        parameters = list(self._model.parameters())
-        together = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        self._rank.broadcast(together)
-        with torch.no_grad():
-            for parameter, values in zip(parameters, together.split([parameter.numel() for parameter in parameters]), strict=True):
-                parameter.copy_(values.view_as(parameter))
 
     def _check_equal_weights(self) -> None:
         """Raise a `UserError`, on every rank, if a rank's weights differ from another's, before they are saved.
