@@ -30,7 +30,18 @@ from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, record, summarize, table_of
-from flows.runs import Output, ProgressBar, failed, name_run, outcome_of, outcome_task, raise_failure, run_flow, staying_running
+from flows.runs import (
+    Output,
+    ProgressBar,
+    failed,
+    name_run,
+    outcome_of,
+    outcome_task,
+    raise_failure,
+    run_flow,
+    staying_running,
+    wait_for_prefect,
+)
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors
@@ -121,6 +132,7 @@ def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = P
         table, training = table_of(outcomes, params.machine.price_per_hour), None
         if TRAIN in outcomes and not outcomes[TRAIN].code:
             training = trained()
+        wait_for_prefect(params.machine.patience_hours)
         leave_artifacts(table, outcomes, params.machine, training)
     if training:
         with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(params.machine)):

@@ -73,6 +73,24 @@ def _stay_running(run: UUID, stop: Event) -> None:
                 client.set_flow_run_state(run, Running(message="Marked as crashed, but alive"), force=True)
 
 
+def wait_for_prefect(hours: float) -> None:
+    """Wait until the configured server answers, for these hours at most: without it a run whose stages are done would be lost.
+
+    Stages and their tasks need no server. A temporary one is not waited for.
+    """
+    patience, told = Patience(hours), False
+    while PREFECT_API_URL.value():
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+        pause = patience.pause_after(ExitCode.UNAVAILABLE) if trouble else None
+        if pause is None:
+            return
+        if not told:
+            echo(f"Prefect does not answer: {first_line(cast(Exception, trouble))}. The stages are done; waiting for it.", sys.stderr)
+            told = True
+        time.sleep(pause)
+
+
 def failed(error: StageError | UserError) -> State[Any]:
     """Return a failed state. Its result is a `StageError`: where a worker runs the flow, Prefect raises the result."""
     result = StageError(error.exit_code, str(error)) if isinstance(error, UserError) else error

@@ -35,7 +35,7 @@ from flows.record.run import NAME, SCORES_STEP, RunRecord, flatten, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome
-from flows.runs import Output, failed, outcome_of, outcome_task, raise_failure, run_flow, staying_running
+from flows.runs import Output, failed, outcome_of, outcome_task, raise_failure, run_flow, staying_running, wait_for_prefect
 from flows.sweeps import table as tables
 from flows.sweeps.jobs import Job, code_digest, job_of, run_job
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
@@ -171,6 +171,7 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
             outcomes = [run(first)]
             # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
             outcomes += [run(job) for job in others] if at_once == 1 else _side_by_side(others, run, at_once, stopping)
+            wait_for_prefect(machine.patience_hours)
             raise_failure(outcomes)
     except StageError as error:
         return failed(error)

@@ -1,8 +1,12 @@
 """When a failure is tried again: with a clock of the test's own."""
 
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from flows.process import patience
 from flows.process.patience import Patience
+from flows.runs import wait_for_prefect
+from tests.serving import Quiet, serving
 
 HOUR = 3600.0
 # How a try ended, its exit code, and whether another is made.
@@ -70,3 +74,25 @@ def test_the_time_of_long_tries_counts_and_progress_begins_it_anew() -> None:
     clock = Clock()
     made = pauses(Patience(12.0, clock, lambda: 0.0), clock, list(range(0, 100_000, 1000)), seconds=11 * HOUR)
     assert made == [10.0] * 100
+
+
+def test_a_run_whose_stages_are_done_waits_for_prefect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    class Restarting(Quiet):
+        """A server that is well when it is asked for the third time."""
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if len(asked) > 2 else 500)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"true")
+
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    with serving(Restarting) as address, temporary_settings({PREFECT_API_URL: f"http://{address}/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
+        wait_for_prefect(1.0)
+    assert len(asked) >= 3
+    assert capsys.readouterr().err.count("Prefect does not answer") == 1
+    with temporary_settings({PREFECT_API_URL: None}):
+        wait_for_prefect(1.0)  # A temporary server is not waited for.
