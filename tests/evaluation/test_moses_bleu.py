@@ -48,13 +48,6 @@ def test_compounds_are_split_as_the_papers_script_does(line: str, split: str) ->
     assert split_compounds(line) == split
 
 
-def test_compounds_are_split_in_german_alone() -> None:
-    assert moses_tokens(["Make-up."], "de") == ["Make ##AT##-##AT## up ."]
-    assert moses_tokens(["Make-up."], "fr") == ["Make-up ."]
-    for language, split in (("de", "yes"), ("fr", "no")):
-        assert f"|compounds-split:{split}|" in paper_bleu(["a"], ["a"], language)[1]
-
-
 def test_a_split_compound_is_right_in_part() -> None:
     hypotheses, references = ["Das ist ein Text-Format für alle ."], ["Das ist ein Bild-Format für alle ."]
     # Tokens: Das ist ein Text/Bild ##AT##-##AT## Format für alle . (9): 8, 6, 4 and 2 n-grams of 9, 8, 7 and 6 are right.

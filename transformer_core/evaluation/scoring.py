@@ -90,15 +90,6 @@ class Comparison:
         """True if the p-value is below `SIGNIFICANT`."""
         return self.p_value < SIGNIFICANT
 
-    @property
-    def candidate_is_better(self) -> bool:
-        """True if the candidate has the better score."""
-        return (self.difference > 0) != self.score.lower_is_better
-
-
-def _unchanged(output: str) -> str:
-    return output
-
 
 @dataclass(frozen=True)
 class Scoring:
@@ -116,9 +107,7 @@ class Scoring:
         comparisons: yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
         check_references: yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65):
             a line cannot be scored.
-        outputs: name of the outputs.
         purpose: what a model does, with {source} and {target} for the languages.
-        test: how a p-value is computed.
         package: the package whose folder `templates` has the report's template, NAME OF THE TASK.html.
         marks_words: whether pages mark the words in which an output and its reference differ.
         as_scored: returns an output of any program in the form that is scored.
@@ -141,7 +130,7 @@ class Scoring:
     published: tuple[Score, ...] = ()
     package: str = "transformer_core.evaluation"
     marks_words: bool = True
-    as_scored: Callable[[str], str] = _unchanged
+    as_scored: Callable[[str], str] = str
     as_shown: Callable[[str, str], str] = lambda output, _: output
 
 

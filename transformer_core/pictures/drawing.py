@@ -20,7 +20,7 @@ from transformer_core.files import new_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK, MUTED, RULE, FIRST, SECOND = "#1d2129", "#5b6472", "#dfe1e6", "#1f5fbf", "#b4470b"
+MUTED, RULE, FIRST, SECOND = "#5b6472", "#dfe1e6", "#1f5fbf", "#b4470b"
 DOTS_PER_INCH = 100
 _HASH_SALT = "transformer-core"  # Of the ids in an SVG file, which would otherwise be random.
 _NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
