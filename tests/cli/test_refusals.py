@@ -15,7 +15,7 @@ ENGLISH = ["the dog sees", "a cat", "the house"]
 TEXTS = {
     "text.en": ENGLISH, f"{DEEP}/text.en": ENGLISH, "text.de": ["der Hund sieht", "eine Katze", "das Haus"], "two.de": ["d", "d"],
     "empty": [], "blank": ["", " "],
-    "long": ["d", LONG], "longer": ["d", LONGER], "new.part": ["the dog"], "gold.tree": ["(S (NN dog))", "(S", ""],
+    "long": ["d", LONG], "longer": ["d", LONGER], "gold.tree": ["(S (NN dog))", "(S", ""],
 }  # fmt: skip
 ATTENTION, SCORE = "attention --out o --model transformer", "score --model transformer"
 TRANSLATE, NEW = "translate --model transformer", "data new --force mine"
@@ -26,13 +26,12 @@ REFUSALS = [
     ("translate", 78, "required: --model"),
     (f"{TRANSLATE} --beam 0", 78, "--beam: .* from 1 to 100, got '0'"),
     (f"{TRANSLATE} --top-p 1.5", 78, "--top-p: .* at most 1, got '1.5'"),
-    (f"{TRANSLATE} --temperature 5 text.en", 78, r"--temperature: needs --sample\. For example --sample 5"),
-    (f"{TRANSLATE} --sample 2 --top-k 3 --beam 7 text.en", 78, r"--beam: not with --sample\. Leave it out"),
+    (f"{TRANSLATE} --temperature 5 text.en", 78, "--temperature: needs --sample N"),
+    (f"{TRANSLATE} --sample 2 --top-k 3 --beam 7 text.en", 78, "--beam: not with --sample"),
     (f"{TRANSLATE} --device cuda:77 text.en", 78, "--device: cuda:77 requested"),
     (f"{TRANSLATE} --out . text.en", 78, r"--out: \. is a directory\. Name a file"),
     (f"{TRANSLATE} --out text.en text.en", 78, r"--out: text\.en is an input file .*\. Name another file"),
     (f"{TRANSLATE} --out linked --prefixes text.en two.de", 78, "--out: linked is an input file"),
-    (f"{TRANSLATE} --out new new.part", 78, r"--out: new\.part is an input file"),  # The name of an unfinished output.
     (f"{TRANSLATE} --out o --prefixes two.de text.en", 65, r"two\.de: fewer lines than the input"),
     (f"{TRANSLATE} nowhere", 65, "nowhere: no such file"),
     (f"{TRANSLATE} folder", 65, r"folder: is a folder\. Name a file"),

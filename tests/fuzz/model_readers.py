@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
-from flows.stages.average import _chosen
 from tests.corpus.encoded import write_binarized
 from tests.fuzz import text_readers
 from tests.fuzz.fuzzer import Reader
 from tests.models.on_disk import VOCAB, write_drawn
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
-from transformer_core.config import Average
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
@@ -85,14 +82,6 @@ def _checkpoint(data: bytes, folder: Path) -> None:
     whole.write_bytes(_directories()[0][WEIGHTS])
     damaged.write_bytes(data)
     average([whole, damaged])
-
-
-def _scores(data: bytes, folder: Path) -> None:
-    (folder / CHECKPOINTS).mkdir(parents=True)
-    for update in (50, 100):
-        (folder / CHECKPOINTS / f"update-{update:08d}.safetensors").touch()
-    (folder / CHECKPOINT_SCORES).write_bytes(data)
-    _chosen(Average(of="best", count=1, shortlist=0))
 
 
 @cache
@@ -202,7 +191,6 @@ READERS: dict[str, Reader] = {
     "model-weights": Reader(_weights, _parts(WEIGHTS, 1)),
     "model-subword": Reader(_subword, _parts(SUBWORD, 1)),
     "checkpoint": Reader(_checkpoint, _parts(WEIGHTS, 1)),
-    "checkpoint-scores": Reader(_scores, lambda: [b'{"best_by": "nll", "scores": {"50": 3.25, "100": 2.5}}']),
     "training-state": Reader(_state, lambda: [_state_bytes()]),
     "token-meta": _part_of_split("meta.json"),
     "tokens": _part_of_split("00000.tokens.npy"),

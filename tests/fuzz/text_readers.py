@@ -212,7 +212,6 @@ _RECORD = {
     "inputs": [{"name": "n", "digest": "d", "source": "[]", "pairs": 1, "context": "training"}],
     "metrics": {"bleu": {"value": 3.2, "step": 0, "time_ms": 1_700_000_000_000}}, "artifacts": {"report.html": "8d"},
 }  # fmt: skip
-_RECORD_FOLDER = Path(".state/record/r")
 
 
 def _read_record(_: Path) -> None:
@@ -221,12 +220,6 @@ def _read_record(_: Path) -> None:
     record.measure(100, {"train/loss": 3.2})
     record.end()
     assert read_record("r") is not None
-
-
-def _read_table(_: Path) -> None:
-    record = RunRecord(id="r", score="bleu")
-    for table in record.tables():
-        list(record.rows(table, {20}))
 
 
 # Files of one stage that others read (flows/record/documents.py); what these make of them has the file's values in it.
@@ -297,9 +290,7 @@ READERS: dict[str, Reader] = {
     "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
-    "record": Reader(_state(_RECORD_FOLDER / "run.json", _read_record), _fixed(json.dumps(_RECORD).encode())),
-    "record-table": Reader(_state(_RECORD_FOLDER / "validation.csv", _read_table),
-                           _fixed(b"update,nll,score,seconds\n20,3.5,1.25,4.5\n40,nan,2,9\n")),
+    "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), _fixed(json.dumps(_RECORD).encode())),
     "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "scores": Reader(_state(SCORES, _read_scores), _fixed(_SCORES)),

@@ -57,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise configuration_error("SOURCE_SENTENCE: no text")
     target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
-    kinds = _chosen_kinds(arguments.kind, maps)
+    if arguments.kind not in (None, *maps.weights):
+        raise configuration_error(f"--kind: this model has no {arguments.kind} attention", f"It has: {', '.join(maps.weights)}.")
+    kinds = list(maps.weights) if arguments.kind is None else [arguments.kind]
     counts = max(maps.weights[kind].shape for kind in kinds)
     layers, heads = (
         _chosen(option, numbers, count)
@@ -113,12 +115,6 @@ def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
     if not outputs:
         raise not_finite(model.output_weight.dtype)
     return outputs[0].tokens
-
-
-def _chosen_kinds(kind: "Kind | None", maps: "AttentionMaps") -> "list[Kind]":
-    if kind is not None and kind not in maps.weights:
-        raise configuration_error(f"--kind: this model has no {kind} attention", f"It has: {', '.join(maps.weights)}.")
-    return list(maps.weights) if kind is None else [kind]
 
 
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:

@@ -177,8 +177,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         figures = {"updates": train.updates, "target_tokens": tokens, "flops": flops, "tokens_per_second": rate, "devices": devices}
         print(json.dumps({**figures, "busy_devices": busy, "hours": hours, "cost": cost}, indent=2))
         return 0
-    plain = " before BPE-dropout, which makes more of them" if train.bpe_dropout else ""
-    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens{plain}: at most {tokens:.3g} target tokens, {flops:.2e} FLOPs")
+    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens: at most {tokens:.3g} target tokens, {flops:.2e} FLOPs")
     where = "given" if arguments.rate else "measured here"
     idle = "" if busy == devices else f", of which {busy:.3g} have work ({train.microbatches} micro-batches an update)"
     print(

@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.corpus.tokens.subword import EOS, printable
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding
+    from transformer_core.training.loss import perplexity
 
     files = arguments.source, arguments.target
     pairs = list(read_pairs(*files))  # At once, so that an error in the last line is raised before scoring.
@@ -78,15 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
             if source != [EOS]:
                 counted.append((math.fsum(logs), len(logs)))
         sys.stdout.flush()
-    print(_summary(counted, len(pairs)), file=sys.stderr)
-    return 0
-
-
-def _summary(counted: list[tuple[float, int]], lines: int) -> str:
-    from transformer_core.training.loss import perplexity
-
-    tokens = sum(count for _, count in counted)
-    left_out = lines - len(counted)
+    total = sum(count for _, count in counted)
+    nll = -math.fsum(log_probability for log_probability, _ in counted) / total
+    left_out = len(pairs) - len(counted)
     note = f"; {left_out:,} with an empty source left out" if left_out else ""
-    nll = -math.fsum(log_probability for log_probability, _ in counted) / tokens
-    return f"perplexity {perplexity(nll):,.4f}, {tokens:,} tokens, {len(counted):,} lines{note}"
+    print(f"perplexity {perplexity(nll):,.4f}, {total:,} tokens, {len(counted):,} lines{note}", file=sys.stderr)
+    return 0

@@ -132,9 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
-        for written in (arguments.out, _part_of(arguments.out)) if read and arguments.out else ():
-            if written.is_file() and read.exists() and written.samefile(read):
-                raise configuration_error(f"--out: {written} is an input file and would be replaced", "Name another file.")
+        if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
+            raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
     asked, wanted = _completed(arguments)
     choice, threads = choose_engine(asked, wanted), torch.get_num_threads()
@@ -163,6 +162,7 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
     from transformer_core.config import MOST_INPUT, PAPER_SEARCH
+    from transformer_core.decoding.engine import DecodingRequest
     from transformer_core.models.directory import CONFIG, read_config
 
     scored = read_config(arguments.model[0] / CONFIG).decode
@@ -171,7 +171,16 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
         if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
             setattr(arguments, name, value)
-    wanted = _wanted(arguments)
+    wanted = DecodingRequest(
+        arguments.model,
+        _search(arguments),
+        arguments.precision,
+        chosen_device(arguments.device),
+        prefixes=arguments.prefixes is not None,
+        scored=arguments.nbest or arguments.scores,
+        longest=arguments.max_input + arguments.max_extra,
+        shortlist=arguments.shortlist,
+    )
     asked: EngineOption = arguments.engine
     if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
         asked = "auto"
@@ -191,39 +200,19 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         with path.open("ab") as device:
             yield device
     else:
-        part = _part_of(path)
+        whole = path.resolve() if path.is_symlink() else path
+        part = whole.with_name(f"{whole.name}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
         try:
             with writing(part), part.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(path.resolve())
+            part.replace(whole)
         except BaseException:
             if part.is_file() and not part.stat().st_size:
                 part.unlink()
             raise
-
-
-def _part_of(path: Path) -> Path:
-    """Return the name of the unfinished file at `path`, in the folder of its target if that is a link."""
-    whole = path.resolve() if path.is_symlink() else path
-    return whole.with_name(f"{whole.name}.part")
-
-
-def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
-    from transformer_core.decoding.engine import DecodingRequest
-
-    return DecodingRequest(
-        arguments.model,
-        _search(arguments),
-        arguments.precision,
-        chosen_device(arguments.device),
-        prefixes=arguments.prefixes is not None,
-        scored=arguments.nbest or arguments.scores,
-        longest=arguments.max_input + arguments.max_extra,
-        shortlist=arguments.shortlist,
-    )
 
 
 def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threads: int) -> None:
@@ -268,10 +257,8 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
     options = {name: value for name in (*_SEARCHING, *_SAMPLING) if (value := getattr(arguments, name)) is not None}
     for name in _SEARCHING if arguments.sample else _SAMPLING:
         if name in options:
-            option = f"--{name.replace('_', '-')}"
-            if arguments.sample:
-                raise configuration_error(f"{option}: not with --sample", "Leave it out: samples are drawn without a beam.")
-            raise configuration_error(f"{option}: needs --sample", "For example --sample 5.")
+            fault = "not with --sample" if arguments.sample else "needs --sample N"
+            raise configuration_error(f"--{name.replace('_', '-')}: {fault}")
     if arguments.sample:
         return Sampling(arguments.sample, max_extra=arguments.max_extra, **options)
     search = Search(max_extra=arguments.max_extra, **options)
