@@ -35,15 +35,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 @pytest.fixture(scope="module")
-def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
-    """The loopback address of a Prefect server of its own, in the environment of what tests start too.
-
-    It listens on the loopback unless the module names another HOST.
-    """
-    folder = tmp_path_factory.mktemp("prefect")
-    prefect = PrefectServer(folder, getattr(request.module, "HOST", "127.0.0.1"))
+def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
+    """The address of a Prefect server of its own, in the environment of what tests start too."""
+    prefect = PrefectServer(tmp_path_factory.mktemp("prefect"))
     here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
-    here["TRANSFORMER_CLONES"] = str(folder / "clones")
     with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():
             patch.setenv(name, value)

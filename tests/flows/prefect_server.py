@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -22,14 +22,14 @@ from tests.waiting import wait_for
 class PrefectServer:
     """A Prefect server with a home of its own, which can be killed and started again at its address."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        self._host, self._port, self._log = host, free_port("127.0.0.1"), folder / "server.log"
+    def __init__(self, folder: Path) -> None:
+        self._port, self._log = free_port("127.0.0.1"), folder / "server.log"
         self.address = f"http://127.0.0.1:{self._port}/api"
         self.environment = {"PREFECT_HOME": str(with_tables(folder)), "PREFECT_API_URL": self.address}
         self._running = ExitStack()
 
     def start(self) -> None:
-        command = ["prefect", "server", "start", "--host", self._host, "--port", str(self._port)]
+        command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self._port)]
         self._running.enter_context(server(*command, log=self._log, url=f"{self.address}/health", **self.environment))
 
     def close(self) -> None:
@@ -38,11 +38,11 @@ class PrefectServer:
 
 
 @contextmanager
-def worker_at(home: Clone, log: Path, *options: str, on: Sequence[str] = (), **environment: str) -> Iterator[psutil.Process]:
-    """A worker of pool `local`, or with other options; it has a minute to end. `on` is the command that runs another on another machine."""
-    command = [*on, sys.executable, "-m", "prefect", "worker", "start", *(options or ("--pool", "local"))]
+def worker_at(home: Clone, log: Path, *options: str) -> Iterator[psutil.Process]:
+    """A worker of pool `local`, or with other options; it has a minute to end."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", *(options or ("--pool", "local"))]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home.root, env={**home.environment, **environment})
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home.root, env=home.environment)
     try:
         yield psutil.Process(process.pid)
     finally:
