@@ -30,6 +30,7 @@ from transformer_core.files import write_text as write
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
 from transformer_core.pictures.drawing import SECOND
+from transformer_core.places import Slurm
 from transformer_core.presets import TransformerSize
 
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
@@ -282,10 +283,10 @@ def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, par
 
 def test_a_training_costs_its_time_on_every_node() -> None:
     seconds = {"clean": None, "train": 1800.0, "decode": 900.0}
-    pooled = Machine(price_per_hour=4.0, nodes=3, pools={"train": "gpus"})
-    assert cost_of(seconds, pooled) == pytest.approx((3 * 0.5 + 0.25) * 4)
-    assert cost_of(seconds, Machine(price_per_hour=4.0, nodes=3)) == pytest.approx((0.5 + 0.25) * 4)
-    assert cost_of(seconds, Machine(nodes=3)) is None
+    places = {"train": Slurm(on="slurm", time="1-0", nodes=3)}
+    assert cost_of(seconds, Machine(price_per_hour=4.0, places=places)) == pytest.approx((3 * 0.5 + 0.25) * 4)
+    assert cost_of(seconds, Machine(price_per_hour=4.0)) == pytest.approx((0.5 + 0.25) * 4)
+    assert cost_of(seconds, Machine(places=places)) is None
 
 
 def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_is_exactly_right(here: Path, params: Params) -> None:
