@@ -1,15 +1,14 @@
 """`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from flows.process.paths import HYPOTHESES, MANIFEST, RAW
+from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
-from flows.record.documents import read_output
 from flows.record.run import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
 from flows.record.store import tracking_uri
@@ -18,7 +17,6 @@ from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, comparison_text, side_by_side
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
-from transformer_core.files import sha256_of
 from transformer_core.tasks import task_of
 
 if TYPE_CHECKING:
@@ -26,56 +24,30 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-class TestSet(NamedTuple):
-    """The two sides of a test set, in local files."""
-
-    sources: Path
-    references: Path
-
-
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation run, with the settings of its training beside its own.
+    """An evaluation run with the settings of its training beside its own, and its translations and test set in local files.
 
-    Its name has that of its training, because two evaluations with the same search may have the same name. Its translations and its test
-    set are in local files; an old run has no test set.
+    Its name has that of its training, because two evaluations with the same search may have the same name.
     """
 
     name: str
     run_id: str
     settings: Mapping[str, str]
     metrics: Mapping[str, float]
-    references_sha256: str | None
+    references_sha256: str
     hypotheses: Path
-    test_set: TestSet | None
+    sources: Path
+    references: Path
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
-    """Score both runs' outputs against their test set: the one that MLflow has kept, or else the one in data/raw.
-
-    Raises `UserError` (65): the runs were scored against different references, or their test set is neither in MLflow nor here.
-    """
-    for evaluated in (a, b):
-        if evaluated.references_sha256 is None:
-            raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
+    """Score both runs' outputs against their test set. Raises `UserError` (65): they were scored against different references."""
     if a.references_sha256 != b.references_sha256:
-        raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    test_set = next((entry for entry in known_test_sets(a, b) if sha256_of(entry.references) == a.references_sha256), None)
-    if test_set is None:
-        raise UserError(
-            f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
-            "Check out the commit and the data of that run: git checkout, dvc checkout.",
-        )
-    right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
-    return side_by_side(scoring_of(task_of(test_set.references.suffix[1:])), translated_a, translated_b, right, source)
-
-
-def known_test_sets(*runs: Evaluated) -> Iterator[TestSet]:
-    """Yield the test sets that MLflow has kept, and then the one in data/raw, read only if it is needed: its manifest may be damaged."""
-    yield from (run.test_set for run in runs if run.test_set)
-    if MANIFEST.exists():
-        manifest = read_output(MANIFEST)
-        yield TestSet(*(RAW / f"test.{manifest[side]}" for side in ("source", "target")))
+        message = f"runs {a.name} and {b.name}: were scored against different references"
+        raise UserError(message, "Name two runs with the same test set.")
+    right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
+    return side_by_side(scoring_of(task_of(a.references.suffix[1:])), translated_a, translated_b, right, source)
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
@@ -109,55 +81,38 @@ def _validation(training: "Run") -> dict[str, float]:
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
     """Return the latest finished run that matches; all that match must be of the same training, which may have been started again."""
-    if "'" in wanted or not wanted:
-        raise configuration_error(f"run {wanted!r}: no run has such a name")
-    fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
-    exact = [run for field in fields for run in search(client, f"{field} = '{wanted}'")]
-    begun = [run for field in fields[1:] for run in _begun_with(client, field, wanted)]
-    runs = {run.info.run_id: run for run in exact or begun or _begun_with(client, fields[0], wanted)}
+    found = [(run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint")} - {None}) for run in search(client, "")]
+    exact = [run for run, names in found if wanted in names]
+    runs = exact or [run for run, names in found if wanted and any(str(name).startswith(wanted) for name in names)]
     if not runs:
-        raise configuration_error(f"run {wanted}: MLflow has no run of this id, name or fingerprint")
-    different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
+        raise configuration_error(f"run {wanted!r}: MLflow has no run of this id, name or fingerprint")
+    different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs})
     if len(different) > 1:
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
         raise configuration_error(f"run {wanted}: may be {listed}", "Give more of the name, or the run's id.")
-    return max(runs.values(), key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
-
-
-def _begun_with(client: "MlflowClient", field: str, wanted: str) -> "list[Run]":
-    """Return the runs whose field begins with a text. MLflow's LIKE has wildcards, which cannot be escaped: `_` is one."""
-    kind, name = field.split(".")
-    runs = search(client, f"{field} LIKE '{wanted}%'")
-    return [run for run in runs if (run.data.tags[name] if kind == "tags" else getattr(run.info, name)).startswith(wanted)]
+    return max(runs, key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     """Find an evaluation, and copy its translations and its test set into an empty folder.
 
-    Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations.
+    Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations or no test set.
     """
     run, training = find_evaluation(client, wanted)
     name = run.info.run_name or run.info.run_id
     kept = {item.path for item in client.list_artifacts(run.info.run_id)}
-    if HYPOTHESES not in kept:
-        raise UserError(f"run {name}: holds no {HYPOTHESES}", "Send what is left with: python -m flows.tracking sync")
+    if missing := [file for file in (HYPOTHESES, SOURCES, REFERENCES) if file not in kept]:
+        raise UserError(f"run {name}: holds no {missing[0]}", "Send what is left with: python -m flows.tracking sync")
     folder.mkdir()
-    hypotheses = Path(client.download_artifacts(run.info.run_id, HYPOTHESES, str(folder)))
-    test_set = None
-    if {SOURCES, REFERENCES} <= kept:
-        sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
-        test_set = TestSet(*(next(side.iterdir()) for side in sides))
+    hypotheses, *sides = (Path(client.download_artifacts(run.info.run_id, file, str(folder))) for file in (HYPOTHESES, SOURCES, REFERENCES))
+    sources, references = (next(side.iterdir()) for side in sides)
     settings = dict(run.data.params)
     if training:
-        name, settings = f"{name}, of {training.info.run_name}", _settings_of(training) | settings
-    references = settings.pop("references_sha256", None)
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, references, hypotheses, test_set)
-
-
-def _settings_of(training: "Run") -> dict[str, str]:
-    """Return a training's parameters, with the last values of those that were changed when it went on (tags, flows/record/sending.py)."""
-    parameters, tags = training.data.params, training.data.tags
-    return {name: tags.get(name, value) for name, value in parameters.items()}
+        # The last values of the settings that were changed when it went on are tags (flows/record/sending.py).
+        own = {key: training.data.tags.get(key, value) for key, value in training.data.params.items()}
+        name, settings = f"{name}, of {training.info.run_name}", own | settings
+    scored_against = settings.pop("references_sha256")
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, scored_against, hypotheses, sources, references)
 
 
 def paired(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:

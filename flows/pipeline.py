@@ -10,11 +10,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect import Flow, flow, get_run_logger
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactCreate
-from prefect.client.schemas.objects import FlowRun, State
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.tasks import Task
 
@@ -51,28 +49,13 @@ from transformer_core.yaml_io import parse_yaml, yaml_text
 if TYPE_CHECKING:
     import pandas as pd
 
-SUMMARY_ARTIFACT, TABLE_ARTIFACT, LINK_ARTIFACT, END_ARTIFACT = "pipeline", "pipeline-stages", "training-in-mlflow", "pipeline-ended"
+SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
 TRAIN, PUBLISH = "train", "publish"
-
-
-def on_run_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Write the reason of a run that failed, crashed or was cancelled, and advice, as an artifact.
-
-    Prefect passes the arguments by name; if the run itself was killed, its worker calls this.
-    """
-    del flow
-    with get_client(sync_client=True) as client:
-        advice = "" if state.is_failed() else "A running training was asked to save: run it again to resume."
-        ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
-        client.create_artifact(ArtifactCreate(key=END_ARTIFACT, type="markdown", data=ended, flow_run_id=flow_run.id))
 
 
 @flow(
     name="pipeline",
     description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
-    on_failure=[on_run_ended],
-    on_cancellation=[on_run_ended],
-    on_crashed=[on_run_ended],
 )
 def pipeline(
     recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
@@ -141,15 +124,13 @@ def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = P
 
 
 def leave_artifacts(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], machine: Machine, training: tuple[str, str] | None) -> None:
-    """Write the summary to the terminal, and as artifacts: a table, a text with the score, the link to the training in MLflow."""
+    """Write the summary to the terminal, and as artifacts: a table, and a text with the score and a link to the training in MLflow."""
     link, command = training_link(machine, training) if training else "", server.ui_command(tracking_uri(machine))
     summary = summarize(table, outcomes, link, command)
     create_table_artifact(
         key=TABLE_ARTIFACT, table=cast("list[dict[str, Any]]", table.to_dict("records")), description="What each stage did"
     )
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
-    if link and not command:
-        create_link_artifact(key=LINK_ARTIFACT, link=link, link_text="The training in MLflow")
     echo(summary, sys.stdout)
 
 

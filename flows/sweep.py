@@ -5,7 +5,7 @@
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
 Each row and seed without a result is trained in its own worktree, with the cache of this repository. The table is in a folder of
-results/sweeps named after the table or the grid, as CSV, markdown and a picture.
+results/sweeps named after the table or the grid, as CSV and markdown.
 """
 
 import re
@@ -219,7 +219,7 @@ def write_table(planned: Sweep) -> str:
     results = [{**_result(job), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
-    tables.write(table, text, results[0]["score_name"], planned.folder)
+    tables.write(table, text, planned.folder)
     return text
 
 
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
     if any(job.result.exists() for job in planned.jobs):
         print(write_table(planned))
-        print(f"{planned.folder}: table.csv, table.md, table.svg")
+        print(f"{planned.folder}: table.csv, table.md")
     if not code and read_record(planned.identity) is None:  # An earlier call may have been stopped before the record.
         record(planned, load_params().machine)
     return code

@@ -6,7 +6,6 @@ With several ranks, rank 0 writes lines to a pipe; the stage reads them and draw
 import os
 import re
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -19,7 +18,6 @@ SECONDS_BETWEEN_LINES = 10.0
 # Environment variable: the seconds between the lines of rank 0, if they are drawn as a bar.
 SECONDS_FOR_BAR = "TRANSFORMER_SECONDS_BETWEEN_LINES"
 _DRAWN_SECONDS = 0.2
-_REDRAWN_SECONDS = 1.0
 _LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: (.*))?")
 _RESUMED = "going on after update "
 
@@ -68,14 +66,13 @@ class ProgressLines:
 
 
 class Bar:
-    """A bar below all other lines. It begins with the first update that is shown. Its clock runs during long updates and validations.
+    """A bar below all other lines. It begins with the first update that is shown.
 
     A terminal that has been closed ends no training: what cannot be drawn is left out.
     """
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
-        self._closed = threading.Event()
 
     def show(self, update: int, updates: int, metrics: str) -> None:
         """Show an update, the number of all, and the latest metrics, which are empty at first."""
@@ -83,7 +80,6 @@ class Bar:
             if self._bar is None:
                 layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
                 self._bar = tqdm(total=updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
-                threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
             self._bar.set_postfix_str(metrics, refresh=False)
             self._bar.update(update - self._bar.n)
 
@@ -97,15 +93,9 @@ class Bar:
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._closed.set()
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.close()
-
-    def _redraw(self, bar: "tqdm[Any]") -> None:
-        while not self._closed.wait(_REDRAWN_SECONDS):
-            with suppress(OSError):
-                bar.refresh()
 
 
 class RankOutput:

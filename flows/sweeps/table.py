@@ -1,4 +1,4 @@
-"""The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV, markdown and a picture."""
+"""The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV and markdown."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -103,12 +103,11 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     return "\n\n".join([heading, markdown_table(columns, lines), *([_published()] if about.name == "table2" else [])]) + "\n"
 
 
-def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
-    """Write table.csv, table.md and table.svg to a folder, all or none; `score` names the main score."""
+def write(table: "pd.DataFrame", text: str, folder: Path) -> None:
+    """Write table.csv and table.md to a folder, both or none."""
     with new_directory(folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         (temporary / "table.md").write_text(text, encoding="utf-8")
-        _plot(table, score, temporary / "table.svg")
 
 
 def _each_once(values: Iterable[str]) -> str:
@@ -131,18 +130,3 @@ def _with_interval(mean: float, interval: float) -> str:
 
 def _or_nothing(value: float, form: str) -> str:
     return "" if value != value else format(value, form)
-
-
-def _plot(table: "pd.DataFrame", score: str, path: Path) -> None:
-    """Plot the main score and the perplexity of valid of each row, with intervals if there are several seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 1.2 + 0.3 * len(table)), layout="constrained")
-    for axes, (name, label) in zip(
-        figure.subplots(1, 2, sharey=True), (("valid_score", f"{score} of valid"), ("perplexity", "PPL of valid")), strict=True
-    ):
-        axes.errorbar(table[name], table["row"], xerr=table[f"{name}_interval"], fmt="o", capsize=3)
-        axes.set_xlabel(label)
-        axes.grid(axis="x", alpha=0.3)
-    figure.axes[0].invert_yaxis()
-    figure.savefig(path, metadata={"Date": None})

@@ -4,13 +4,14 @@ import io
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
 import pytest
 import torch
 
-from flows.process.runner import run_stage
+from flows.process.runner import run_here, run_stage
 from flows.process.signals import STOP_SIGNALS
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params
@@ -50,7 +51,7 @@ def stage_here(name: str, body: Callable[[Params], str] | None = None, environme
         for variable, value in (environment or {}).items():
             patch.setenv(variable, value)
         try:
-            code = run_stage(name, body)
+            code = run_stage(name, partial(run_here, name, body))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

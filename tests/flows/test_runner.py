@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("default_params")
 
 STAGE = """
 import pathlib, sys, time
-from flows.process.runner import run_stage, echo
+from flows.process.runner import echo, run_here, run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
 def run(params):
@@ -40,7 +40,7 @@ def run(params):
     {body}
     return f"made a model of {{params.download.corpus}}"
 
-raise SystemExit(run_stage("toy", run))
+raise SystemExit(run_stage("toy", lambda: run_here("toy", run)))
 """
 
 

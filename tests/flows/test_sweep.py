@@ -97,7 +97,6 @@ WRONG = [
     (["params", "warmup=1"], "override 'warmup': must name section and key"),
     (["params", "train.seed=1", "train.seed=2"], "train.seed, train.seed: a key is given twice"),
     (["params", "train.warmup=200,0o310,400"], "train.warmup: a value is given twice"),
-    (["params", f"train.seed={','.join(map(str, range(101)))}", "train.warmup=1,2,3,4,5,6,7,8,9,10"], "1,010 combinations of the values"),
     (["params", "train.seed=[1"], "train.seed:1: not valid YAML"),
     (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a valid integer, got 'x'"),
 ]
@@ -122,11 +121,6 @@ def clone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> Clone:
     """A clone that is the working directory, and is left as the tests before have made it."""
     monkeypatch.chdir(clean_clone.root)
     return clean_clone
-
-
-@pytest.mark.usefixtures("clone")
-def test_a_sweep_of_seeds_trains_each_once() -> None:
-    assert [job.seed for job in plan("params", ["train.seed=1,2"]).jobs] == [1, 2]
 
 
 def test_a_key_changes_with_settings_and_code_alone(clone: Clone) -> None:
@@ -214,10 +208,9 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     assert "every width of the paper is divided by 4" in text
     assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
     assert "| B-dk16 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
-    write(table, text, "BLEU", tmp_path / "out")
+    write(table, text, tmp_path / "out")
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
-    assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
     real = markdown(summarize(results), results, About("table2", "multi30k", 1, (), None))
     assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
 
@@ -383,7 +376,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     sweep = runs["sweep"][0].info.run_id
     assert {run.data.tags[PARENT_TAG] for run in runs["row"]} == {sweep}
     assert all("score" in run.data.metrics for run in runs["row"])
-    assert {item.path for item in client.list_artifacts(sweep)} == {"table.csv", "table.md", "table.svg"}
+    assert {item.path for item in client.list_artifacts(sweep)} == {"table.csv", "table.md"}
 
     output = clone.run(*COMMAND)
     assert "2 trainings, 2 of them done, 0 to run" in output
