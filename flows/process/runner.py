@@ -82,12 +82,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     return wrapped
 
 
-def run_stage(name: str, body: Callable[[Params], str]) -> int:
-    """Run a stage on this machine, and return the exit code of its process: see `reporting` and `run_here`."""
-    return reporting(name, lambda: run_here(name, body))
-
-
-def reporting(name: str, body: Callable[[], str], report_name: str = "") -> int:
+def run_stage(name: str, body: Callable[[], str], report_name: str = "") -> int:
     """Run a stage, here or elsewhere, and return the exit code of its process. `body` returns the closing line.
 
     The first of the stop signals and the death of the process that started this one (`exit_with_starters`) raises `Interrupted` in

@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _run(name: str, here: bool) -> int:
-    from flows.process.runner import reporting, run_here
+    from flows.process.runner import run_here, run_stage
     from transformer_core.config import load_params
 
     def body() -> str:
@@ -48,10 +48,10 @@ def _run(name: str, here: bool) -> int:
 
         return run_rank(lambda: _module(name).train(load_params()))
     if not here:
-        return reporting(name, body)
+        return run_stage(name, body)
     # Node 0 writes the outputs, under the same lock as a stage without a place.
     rank = os.environ.get("TRANSFORMER_NODE_RANK", "0")
-    return reporting(name, lambda: run_here(name, _module(name).run, "" if rank == "0" else f"{name}-{rank}"), f"{name}-node-{rank}")
+    return run_stage(name, lambda: run_here(name, _module(name).run, "" if rank == "0" else f"{name}-{rank}"), f"{name}-node-{rank}")
 
 
 def _module(name: str) -> ModuleType:
