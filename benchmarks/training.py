@@ -123,7 +123,8 @@ def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Ite
         for contender, choice in chosen.items():
             own = run(contender, choice, timed)
             ours = ours or own["target tok/s"]
-            yield {**own, "ours / this": ours / own["target tok/s"], "MFU, %": 100 * own.pop("flops a second") / best}
+            mfu = 100 * own.pop("flops a second") / best
+            yield {**own, "ours / this": ours / own["target tok/s"], "MFU, %": mfu}
 
 
 def run_contender(
