@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +27,7 @@ from tests.flows.prefect_server import artifacts, ended, lines, start, table, wo
 from tests.refusals import refused
 from tests.waiting import wait_for
 from transformer_core.config import load_params
-from transformer_core.files import read_json
+from transformer_core.files import WORKTREES, read_json
 from transformer_core.places import WorkPool
 from transformer_core.yaml_io import read_yaml
 
@@ -121,7 +120,8 @@ def test_a_cancelled_training_saves_and_leaves_nobody(client: SyncPrefectClient,
     assert state.is_cancelled()
     wait_for(lambda: not worker.children(recursive=True), "processes are left")
     assert time.monotonic() - began < grace_seconds()
-    saved = read_json(home.root / ".state/exit/train.json")
+    (report,) = (home.root / WORKTREES).glob("*/.state/exit/train.json")
+    saved = read_json(report)
     assert saved["code"] == 75
     wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved", pause=0.5)
 
@@ -147,14 +147,14 @@ def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
 ) -> None:
     """The last test of this file: a worker that is stopped kills its runs at once."""
     home.run("dvc", "repro", "binarize")
-    home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")
+    before = {*home.root.rglob("state-*.pt")}
     long = {"train.updates": 20000, "train.save_every": 10, "train.validate_every": 5000, "train.seed": 12}
     run = start(client, overrides=long, first_stage="train")
-    wait_for(lambda: list((home.root / ".state").glob("*/state-*.pt")), "no state was saved")
+    wait_for(lambda: {*home.root.rglob("state-*.pt")} - before, "no state was saved")
     below = worker.children(recursive=True)
     worker.terminate()
     worker.wait(60)
     _, left = psutil.wait_procs(below, timeout=grace_seconds())
     assert not left
     client.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
-    assert "update " in home.run(sys.executable, "-m", "transformer_core.cli", "states")
+    assert {*home.root.rglob("state-*.pt")} - before
