@@ -161,7 +161,7 @@ class Train(Section):
     tokens_per_update: PositiveInt = words("most tokens of an update on each side, without padding, on all devices")
     tokens_per_microbatch: PositiveInt = words("size limit of a micro-batch: sentences times longest side; lower it if memory runs out")
     learning_rate_factor: PositiveFloat = words("factor of the paper's learning rate (5.3, eq. 3), which has 1.0")
-    warmup: PositiveInt = words("updates over which it rises")
+    warmup: PositiveInt = words("updates over which it rises; a shorter one also rises higher, by 1 / sqrt(warmup)")
     cooldown: Share = words("share of the updates, at the end, over which it falls to almost zero; the paper has none")
     adam_beta1: Probability = words("of Adam (5.3)")
     adam_beta2: Probability = words("of Adam")

@@ -5,6 +5,7 @@ Stop signals wait until the stage's module is imported: some load torch for seco
 
 import os
 import pkgutil
+import sys
 from importlib import import_module
 from types import ModuleType
 
@@ -61,4 +62,8 @@ def _module(name: str) -> ModuleType:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    code = main()
+    if code:
+        sys.stdout.flush()
+        os._exit(code)  # Not by Python's end, where CTranslate2 would first translate what waits in its queue.
+    raise SystemExit(code)
