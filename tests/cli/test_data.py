@@ -149,7 +149,7 @@ def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_sums_that_were_locked_stand_in_the_plan(call: Call) -> None:
     train = "{https: {en: {url: 'https://a.example/t.en'}, de: {url: 'https://a.example/t.de'}}}"
-    splits = f"{{train: [{train}], valid: [{{holdout: 10}}], test: [{{holdout: 10}}]}}"
+    splits = f"{{train: [{train}], valid: [{{sacrebleu: wmt13}}], test: [{{sacrebleu: wmt14}}]}}"
     write_text(Path("corpora/web.yaml"), f"name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits: {splits}\n")
     write_text(Path("params.yaml"), recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: web"))
     write_json(Path("corpora/web.lock"), {"https://a.example/t.en": "ab" * 32})
