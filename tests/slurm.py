@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from getpass import getuser
 from pathlib import Path
@@ -75,38 +75,6 @@ class Cluster:
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
         subprocess.run(["slurmd", "-N", name, "-f", self.environment["SLURM_CONF"]], check=True)
-
-    @contextmanager
-    def paused(self, job: str) -> Iterator[Callable[[], bool]]:
-        """The processes of a job stand still for the block; yields whether a SIGTERM waits for one of them."""
-        found = [process for process in psutil.process_iter() if _variable(process, "SLURM_JOB_ID") == job and "python" in process.name()]
-        for process in found:
-            process.suspend()
-        try:
-            yield lambda: any(_waits_for(process, signal.SIGTERM) for process in found)
-        finally:
-            for process in found:
-                process.resume()
-
-    def lose_node(self, name: str) -> None:
-        """Kill a node's daemon and all that it has started, as a loss of power does."""
-        daemon = psutil.Process(int((self.folder / f"{name}.pid").read_text()))
-        tasks = [process for process in psutil.process_iter() if _variable(process, "SLURMD_NODENAME") == name]
-        for process in {daemon, *tasks, *(parent for task in tasks for parent in task.parents() if "slurmstepd" in parent.name())}:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def _variable(process: psutil.Process, name: str) -> str:
-    with suppress(psutil.Error):
-        return process.environ().get(name, "")
-    return ""
-
-
-def _waits_for(process: psutil.Process, number: signal.Signals) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 @contextmanager

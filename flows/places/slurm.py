@@ -25,7 +25,21 @@ from transformer_core.places import Slurm
 RENDEZVOUS_PORT = 29400
 # Slurm may signal up to a minute early; Python, torchrun and srun need time to end.
 _ENDING_SECONDS = 30
-_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED", "RESV_DEL_HOLD"})
+# With the last three Slurm queues the job again by itself, a moment later; a job that it does not queue again it soon forgets.
+_WAITING = frozenset(
+    {
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "SPECIAL_EXIT",
+        "SUSPENDED",
+        "RESV_DEL_HOLD",
+        "NODE_FAIL",
+        "BOOT_FAIL",
+        "PREEMPTED",
+    }
+)
 _RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
 _UNKNOWN_JOB = "Invalid job id"
 _AWAY = ("Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted", "communication failure")
