@@ -25,32 +25,9 @@ _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; 
 _SECONDS = 60
 Warned = tuple[str, str]  # What is found, and the remedy.
 _LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
+# A process of its own, in the package that knows DVC and MLflow.
+_PROBE = (sys.executable, "-m", "flows.probes")
 _LOGIN = (requests.codes.unauthorized, requests.codes.forbidden)
-# Run by processes of their own: this package imports neither DVC nor MLflow.
-_DVC_OBJECT = """
-import sys
-from dvc.repo import Repo
-with Repo() as repo:
-    store = repo.cloud.get_remote_odb()
-    file = store.fs.join(store.path, sys.argv[1])
-    store.fs.makedirs(store.path, exist_ok=True)
-    store.fs.pipe_file(file, b"doctor")
-    assert file in store.fs.ls(store.path, detail=False), "an object that was written is not listed"
-    assert store.fs.cat_file(file) == b"doctor", "an object that was written reads otherwise"
-    store.fs.remove(file)
-"""
-_MLFLOW_ARTIFACT = """
-import sys
-from mlflow import MlflowClient
-client = MlflowClient(sys.argv[1])
-experiment = client.get_experiment_by_name("doctor")
-run = client.create_run(experiment.experiment_id if experiment else client.create_experiment("doctor")).info.run_id
-try:
-    client.log_text(run, "doctor", "doctor.txt")
-    assert client.list_artifacts(run), "an artifact that was written is not listed"
-finally:
-    client.delete_run(run)
-"""
 
 
 @dataclass(frozen=True)
@@ -142,7 +119,7 @@ def _check_dvc(root: Path) -> str:
     """Return that the DVC remote works. Raises `UserError` (69): no object could be written, listed, read and removed."""
     if not any("remote" in file.read_text(encoding="utf-8", errors="replace") for file in root.glob(".dvc/config*")):
         return "no remote: results stay on this machine"
-    _run([sys.executable, "-c", _DVC_OBJECT, f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
+    _run([*_PROBE, "dvc", f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
     return "the remote can be listed, written and read"
 
 
@@ -198,7 +175,7 @@ def _check_artifact(root: Path) -> str:
     address = _mlflow_address(root)
     if not address.startswith(("http://", "https://")):
         return "no server of MLflow: artifacts are files here"
-    _run([sys.executable, "-c", _MLFLOW_ARTIFACT, address], root, "Look into the server's log: it may lack boto3 or the store's address.")
+    _run([*_PROBE, "mlflow", address], root, "Look into the server's log: it may lack boto3 or the store's address.")
     return "the server stores artifacts"
 
 
