@@ -78,13 +78,13 @@ def pipeline(
             if recipe is None and not overrides:
                 run_stages(first_stage, last_stage)
             else:
-                run_elsewhere(settings_of_run(recipe, overrides or {}), first_stage, last_stage)
+                run_in_worktree(settings_of_run(recipe, overrides or {}), first_stage, last_stage)
     except (UserError, StageError) as error:
         return failed(error)
     return int(ExitCode.DONE)
 
 
-def run_elsewhere(document: Mapping[str, Any], first_stage: str | None, last_stage: str | None) -> None:
+def run_in_worktree(document: Mapping[str, Any], first_stage: str | None, last_stage: str | None) -> None:
     """Run stages with other settings in a worktree named after them. Raises as `worktree` and `run_stages`."""
     names = stage_names()
     chosen = stages_between(first_stage, last_stage, names)

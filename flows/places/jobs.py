@@ -239,7 +239,7 @@ def _answer(question: Callable[[], Answer], patience: float) -> Answer:
         time.sleep(POLL_SECONDS)
 
 
-def run_here(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:
+def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:
     """Run a stage as one node of a job, whose output goes to `write` and to the job's log; return its exit code."""
     with (folder / log).open("a", encoding="utf-8") as file:
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.places.jobs import Job, Seen, render, run_here
-from flows.places.slurm import RENDEZVOUS_PORT
+from flows.places.jobs import Job, Seen, render, run_as_node
+from flows.places.slurm import ENDING_SECONDS, RENDEZVOUS_PORT
 from flows.process.runner import echo, reports_errors
 from flows.process.signals import stop_on_signals
 from transformer_core.cli.arguments import Parser
@@ -22,7 +22,6 @@ from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.places import Kubernetes
 
 RETRIES = 10
-_ENDING_SECONDS = 30
 _AWAY = ("Unable to connect", "connection refused", "i/o timeout", "TLS handshake timeout", "etcdserver", "ServiceUnavailable")
 
 
@@ -56,7 +55,7 @@ class KubernetesJobs:
             "log": str(job.log),
             "port": RENDEZVOUS_PORT,
             "retries": RETRIES,
-            "grace": job.machine.grace_seconds + _ENDING_SECONDS,
+            "grace": job.machine.grace_seconds + ENDING_SECONDS,
         }
         text = render("kubernetes-job.yaml", values)
         if place.patch is None:
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stop_on_signals()
     node = os.environ["TRANSFORMER_NODE_RANK"]
-    return run_here(options.stage, Path(), options.log, lambda line: echo(line, sys.stdout), "" if node == "0" else f"{node}: ")
+    return run_as_node(options.stage, Path(), options.log, lambda line: echo(line, sys.stdout), "" if node == "0" else f"{node}: ")
 
 
 if __name__ == "__main__":

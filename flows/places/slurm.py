@@ -24,7 +24,7 @@ from transformer_core.places import Slurm
 
 RENDEZVOUS_PORT = 29400
 # Slurm may signal up to a minute early; Python, torchrun and srun need time to end.
-_ENDING_SECONDS = 30
+ENDING_SECONDS = 30
 # With the last three Slurm queues the job again by itself, a moment later; a job that it does not queue again it soon forgets.
 _WAITING = frozenset(
     {
@@ -68,7 +68,7 @@ class SlurmQueue:
             "name": job.name,
             "stage": job.stage,
             "options": options,
-            "grace": job.machine.grace_seconds + _ENDING_SECONDS,
+            "grace": job.machine.grace_seconds + ENDING_SECONDS,
             "log": str(job.log.resolve()),
             "folder": str(Path.cwd()),
             "reports": str(STATE / "exit" / f"{job.stage}-node-"),

@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Failed
 
-from flows.places.jobs import Job, Seen, run_here
+from flows.places.jobs import Job, Seen, run_as_node
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.places import WorkPool
 
@@ -41,7 +41,7 @@ def stage(name: str, folder: str, log: str) -> State[Any] | int:
     """
     if not Path(folder).is_dir():
         return Failed(message=f"{folder}: no such folder on this machine: it must be on shared storage")
-    code = run_here(name, Path(folder), Path(log), get_run_logger().info)
+    code = run_as_node(name, Path(folder), Path(log), get_run_logger().info)
     return Failed(message=f"{name} (exit code {code})") if code else code
 
 
