@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.run import DESCRIPTION, FINGERPRINT
+from flows.record.run import DESCRIPTION
 from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
@@ -126,16 +126,6 @@ def experiment_id(client: "MlflowClient") -> str:
             f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE
         )
     return str(found.experiment_id)
-
-
-def find_training(client: "MlflowClient", fingerprint: str, identity: str = "") -> "Run | None":
-    """Return the run of the training with this id, or else of one with this fingerprint; None if there is none.
-
-    Without an id, the latest run is taken, of those that ended well if there is one. Several trainings may have one fingerprint: in two
-    clones, with other `train.updates`, or started again and stopped.
-    """
-    runs = search(client, f"tags.{RECORD} = '{identity}'" if identity else f"tags.{FINGERPRINT} = '{fingerprint}'")
-    return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 
 def search(client: "MlflowClient", wanted: str) -> "list[Run]":

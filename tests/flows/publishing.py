@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING, UPDATES
 from flows.record.run import FINGERPRINT as FINGERPRINT_TAG
 from flows.record.run import RunRecord
-from flows.record.server import connect, find_training
+from flows.record.server import connect, search
 from flows.stages import publish
 from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
@@ -100,9 +100,8 @@ def add_losses(record: RunRecord, losses: Sequence[float], first: int = 1) -> No
 
 
 def training(client: MlflowClient, fingerprint: str = FINGERPRINT) -> Run:
-    run = find_training(client, fingerprint)
-    assert run is not None
-    return run
+    """The latest run of a training with this fingerprint."""
+    return search(client, f"tags.{FINGERPRINT_TAG} = '{fingerprint}'")[0]
 
 
 def points(client: MlflowClient, name: str = "train/loss", fingerprint: str = FINGERPRINT) -> list[tuple[int, float]]:

@@ -50,10 +50,10 @@ except Exception as error:
 IN_THE_COPY = f"""
 import json
 from flows.record.sending import sync
-from flows.record.server import connect, find_training
+from flows.record.server import connect, search
 sync("{URI}")
 client = connect("{URI}")
-run = find_training(client, "f00d")
+run = search(client, "tags.fingerprint = 'f00d'")[0]
 files = [item.path for item in client.list_artifacts(run.info.run_id)]
 print(json.dumps([files, client.get_model_version_download_uri("toy", "1")]))
 """
