@@ -165,7 +165,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     if not re.search("[@/]", model):
         raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
     with reaching(uri):
-        client = connect(uri, transfers=True)
+        client = connect(uri)
         try:
             address = _address(client, model)
         except MlflowException as error:

@@ -22,16 +22,12 @@ REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "UNAUTHENTICATED", "PERMISS
 _NOT_PERMITTED = (401, 403)
 PARENT_TAG = "mlflow.parentRunId"
 RECORD = "record"  # Tag of a run: the id of its record.
-# A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
-_TRANSFER_SECONDS = "120"
-_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# Time limit of the first call, which is not repeated, unless the environment sets another limit. With the limits and repetitions of later
-# calls it would wait for half a minute, and for six minutes if it transfers files, if a server does not answer.
+# Time limit of the first call, which is not repeated. With the limits and repetitions of later calls it would wait for six minutes.
 ANSWER_SECONDS = 10
 SETTINGS = {
-    # With MLflow's defaults, a call to an unavailable server takes minutes.
+    # With MLflow's defaults, a call to an unavailable server takes longer still. One that transfers a file may be silent for two minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    _TIMEOUT: "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "120",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # MLflow would print links with the password of its address; ours has none.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -39,13 +35,11 @@ SETTINGS = {
 }
 
 
-def connect(uri: str, transfers: bool = False) -> "MlflowClient":
+def connect(uri: str) -> "MlflowClient":
     """Return a client of a server that has answered within `ANSWER_SECONDS`, or of a database in a file, created if it is missing.
 
-    The first call in a process decides whether the client waits as long as `transfers` of files need. Raises MlflowException: no answer.
+    Raises MlflowException: no answer.
     """
-    if transfers:
-        os.environ.setdefault(_TIMEOUT, _TRANSFER_SECONDS)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Imported here because it takes 1.4 seconds, which a stage with nothing to send saves.
@@ -59,11 +53,9 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
-        limit = os.environ[_TIMEOUT]
-        seconds = ANSWER_SECONDS if limit in (SETTINGS[_TIMEOUT], _TRANSFER_SECONDS) else float(limit)
         # Any answer will do: a gateway may have no such page, or ask for a login that the later calls report.
         credentials = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
-        http_request(credentials, "/health", "GET", max_retries=0, timeout=seconds, raise_on_status=False)  # type: ignore[no-untyped-call]
+        http_request(credentials, "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)  # type: ignore[no-untyped-call]
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from flows.process import paths
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
-from flows.record.lineage import datasets, lineage
+from flows.record.lineage import lineage
 from flows.record.run import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
 from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
@@ -203,7 +203,6 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     run.parameters = flatten({**settings, **described})
-    run.inputs = datasets(report.manifest, *splits_beside_test(report.manifest), "test")
     run.tags = {
         **lineage(),
         "kind": "evaluation",
@@ -217,7 +216,7 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     run.measure(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
         run.measure(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
-    run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH])
+    run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.MANIFEST])
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
         run.attach_files([paths.RAW / f"test.{report.manifest[side]}"], folder)
     run.end()

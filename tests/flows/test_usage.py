@@ -33,8 +33,8 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
 
 def samples(record: RunRecord, node: int = 0) -> Samples:
     """Step and values of each sample."""
-    table = record.folder / f"machine-{node}.csv"
-    return [(step, values) for step, _, values in record.rows(table, set())] if table.exists() else []
+    tables = [table for table in record.tables() if table.path.name == f"machine-{node}.csv"]
+    return [(step, values) for table in tables for step, _, values in record.rows(table, set())]
 
 
 def test_the_use_of_the_machine_is_sampled_until_the_block_ends_and_after_a_resume(record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
-from flows.record.lineage import datasets, describe_training
+from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
@@ -209,8 +209,7 @@ def _state(path: Path, read: Callable[[Path], object]) -> Read:
 _RECORD = {
     "id": "r", "status": "FINISHED", "start_ms": 1_700_000_000_000, "end_ms": None, "parameters": {"train.warmup": "400"},
     "tags": {"corpus": "t"},
-    "inputs": [{"name": "n", "digest": "d", "source": "[]", "pairs": 1, "context": "training"}],
-    "metrics": {"bleu": {"value": 3.2, "step": 0, "time_ms": 1_700_000_000_000}}, "artifacts": {"report.html": "8d"},
+    "metrics": {"bleu": {"value": 3.2, "step": 0}}, "artifacts": {"report.html": "8d"},
 }  # fmt: skip
 
 
@@ -235,7 +234,6 @@ def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
     params = recipes.load("tatoeba")
     describe_training(RunRecord(id="f00d"), params)
-    datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
