@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.process.paths import SCORES, locked_stages
-from flows.record.tasks import read_scores, task_scored
+from flows.record.documents import read_scores, task_scored
 
 EVALUATE = "evaluate"
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from flows.process import paths
 from flows.process.runner import echo, seconds_of
-from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
+from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
-from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights

@@ -20,17 +20,15 @@ from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
-from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
+from flows.record.documents import MODEL_CONFIG, read_manifest, read_output, read_scores
 from flows.record.lineage import record_from_tables, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
 from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
-from transformer_core.evaluation.pages import with_verdict
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
@@ -54,9 +52,7 @@ def run(params: Params) -> str:
     settings = PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
     task = params.download.task
     scoring, scores = scoring_of(task), read_scores(task)
-    hypotheses, references, sources = read_aligned(
-        paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
-    )
+    hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(config["training"])) or record_from_tables(params, config["training"])
     add_result(record, params, scores, scoring)
@@ -71,15 +67,12 @@ def run(params: Params) -> str:
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
             model = logged_before(client, training, tags) or log_model(uri, settings, training, config["training"]["updates"], tags)
+            sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
-        decision = decided or decide(client, version, scoring, sources, hypotheses, references)
+        decision = decided or decide(client, version, scoring, hypotheses, references)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
-        page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
-        record.attach(f"{EVALUATION}/{paths.REPORT.name}", page.encode())
-        record.write()
-        sender.send(record)
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decided is None and decision.alias:

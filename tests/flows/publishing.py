@@ -20,7 +20,6 @@ from transformer_core import recipes
 from transformer_core.config import PAPER_SEARCH, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.metrics import SCORING
-from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
@@ -61,7 +60,7 @@ def before_publish(model_directory: Path) -> None:
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
     write_json(SCORES, FIGURES)
-    REPORT.write_text(f"<h1>BLEU</h1>{VERDICT_PLACEHOLDER}")
+    REPORT.write_text("<h1>BLEU</h1>")
     SENTENCES.write_text("<h1>All sentences</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)

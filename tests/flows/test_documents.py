@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.process.paths import MANIFEST, SCORES, TRAINING_METRICS
-from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
-from flows.record.tasks import read_scores
+from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output, read_scores
 from tests.flows.publishing import FIGURES
 from tests.refusals import refused
 from transformer_core.files import write_json

@@ -10,12 +10,11 @@ from flows.dvc.commands import failure
 from flows.dvc.settings import settings_of_run
 from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file
-from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
+from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output, read_scores
 from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
-from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.corpus.test_formats import tmx
