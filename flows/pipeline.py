@@ -20,10 +20,9 @@ from flows.dvc.commands import dvc, failure, repair, search_path, stage_names
 from flows.dvc.settings import MACHINE, settings_of_run
 from flows.dvc.worktree import snapshot, worktree
 from flows.process.child import TimeLimitError, run_child
-from flows.process.paths import PUBLISHED
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.record import server
-from flows.record.documents import CHECKPOINT_CONFIG, read_output
+from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
@@ -47,7 +46,7 @@ from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
-TRAIN, PUBLISH = "train", "publish"
+TRAIN = "train"
 
 
 @flow(
@@ -146,37 +145,12 @@ def stage_task(name: str, machine: Machine) -> Task[[], Any]:
 
 
 def run_in_dvc(name: str, machine: Machine, output: Output) -> str:
-    """Run a stage with DVC, or take it from DVC's cache; return what was done.
-
-    DVC skips a stage whose output exists. The output of `publish` is a file, which does not show whether the registry has the model: if it
-    has not (another server, a deleted model), the stage is forced.
-    """
-    done = _repro(name, machine, output)
-    if name == PUBLISH and done == "cached":
-        try:
-            if not in_registry():
-                get_run_logger().info("The registry has no model of %s: publishing again", PUBLISHED)
-                return _repro(name, machine, output, "--force")
-        except UserError as error:
-            raise UserError(f"{name}: {error.message}", error.remedy, error.exit_code) from None
-    return done
-
-
-def in_registry() -> bool:
-    """Return whether the registry has the model that results/published.json names. Raises `UserError` (69): MLflow is unreachable."""
-    published = read_output(PUBLISHED)
-    uri = tracking_uri(load_params().machine)
-    # An experiment's model has no version.
-    return server.registered(uri, published["name"], published.get("version", ""), published.get("run_id", ""))
-
-
-def _repro(name: str, machine: Machine, output: Output, *options: str) -> str:
     """Run a stage with DVC, and return "ran" or "cached". Raises `StageError`: it failed, or exceeded `machine.limit_hours`."""
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
     repair()
     limit = machine.limit_hours
-    command = dvc("repro", "--single-item", *options, name)
+    command = dvc("repro", "--single-item", name)
     environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
     try:
         code = run_child(command, output, limit_seconds=limit and 3600 * limit, environment=environment)
@@ -192,8 +166,10 @@ def training_link(machine: Machine) -> str:
     uri = tracking_uri(machine)
     if not CHECKPOINT_CONFIG.exists():
         return ""
-    training = identity_of(read_output(CHECKPOINT_CONFIG)["training"])
+    from transformer_core.models.directory import read_config  # Here: torch takes seconds to load.
+
     try:
+        training = identity_of(read_config(CHECKPOINT_CONFIG).training.model_dump())
         runs = server.search(server.connect(uri), f"tags.{server.RECORD} = '{training}'")
         return server.run_link(uri, runs[0]) if runs else ""
     except Exception as error:  # A table without a link is better than none.

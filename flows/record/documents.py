@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from flows.process import paths
-from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
-from transformer_core.config import Decode, Params
+from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
+from transformer_core.config import Params
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.errors import configuration_error
@@ -44,21 +44,6 @@ class _TrainingMetrics(_Needed):
     valid_perplexity: float
 
 
-class _Trained(_Needed):
-    """The key `training` of a model's config.json."""
-
-    fingerprint: Name
-    run: str = Field("", pattern=r"^[\w.-]*$")
-    updates: Total
-
-
-class _Model(_Needed):
-    """A model's config.json, for readers that do not load the model; `models.directory.read_config` checks all of it."""
-
-    training: _Trained
-    decode: Decode | None = None
-
-
 class _Speed(_Needed):
     """A split in statistics.json."""
 
@@ -81,21 +66,11 @@ class _Decoding(_Needed):
     machine: str
 
 
-class _Published(_Needed):
-    """published.json of stage publish; the model of an experiment of DVC has no version."""
-
-    name: Name
-    version: str = ""
-
-
 _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
     TRAINING_METRICS: _TrainingMetrics,
-    CHECKPOINT_CONFIG: _Model,
-    MODEL_CONFIG: _Model,
     DECODING: _Decoding,
-    PUBLISHED: _Published,
 }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, MANIFEST, TRAINING, UPDATES, VALIDATION, sections_up_to
-from flows.record.run import COMMIT, DESCRIPTION, FINGERPRINT, NAME, SOURCE, RunRecord, flatten, identity_of, now_ms
-from transformer_core.config import PRETRAINED, Params
+from flows.record.run import COMMIT, FINGERPRINT, NAME, RunRecord, flatten, identity_of, now_ms
+from transformer_core.config import Params
 from transformer_core.errors import UserError
 from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of
 
@@ -26,7 +26,6 @@ def lineage() -> dict[str, str]:
     commit, differs = git_state()
     tags = {
         COMMIT: commit,
-        SOURCE: "transformer-pipeline",
         "git_commit": commit,
         "git_dirty": str(differs).lower() if commit else "",
         "dvc_lock": sha256_of(DVC_LOCK) if DVC_LOCK.exists() else "",
@@ -41,10 +40,10 @@ def lineage() -> dict[str, str]:
 
 
 def describe_training(record: RunRecord, params: Params) -> None:
-    """Set the settings, name and description of a training, and attach the manifest of its corpus if it is here (`read_manifest`)."""
+    """Set the settings and name of a training, and attach the manifest of its corpus if it is here (`read_manifest`)."""
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
     record.parameters = flatten(params.model_dump(include={*sections_up_to("train")}, exclude_none=True))
-    record.tags |= {NAME: training_name(params), DESCRIPTION: training_description(params)}
+    record.tags |= {NAME: training_name(params)}
     if MANIFEST.exists():
         record.attach_files([MANIFEST])
 
@@ -70,16 +69,6 @@ def training_name(params: Params) -> str:
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
     return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
-
-
-def training_description(params: Params) -> str:
-    """Return a paragraph in markdown on a training: model, data, length, parent."""
-    model, settings, data = params.model, params.train, params.download
-    parent = "" if settings.init_from is None else f"It started from the weights of `{PRETRAINED / settings.init_from}`. "
-    return (
-        f"A {model.architecture} of preset *{model.preset}*, trained from {data.source} to {data.target} on **{data.corpus}**, "
-        f"at most {settings.updates:,} updates of {settings.tokens_per_update:,} tokens. {parent}Its child runs are its evaluations."
-    )
 
 
 def git_state() -> tuple[str, bool]:

@@ -23,10 +23,8 @@ from transformer_core.schema import check_document
 
 RUN_FILE = "run.json"
 ARTIFACTS = "artifacts"
-# Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
+# Tags that MLflow's pages show at the top of a run: its name and commit.
 NAME = "mlflow.runName"
-DESCRIPTION = "mlflow.note.content"
-SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
 # Tag of a training; several may have one fingerprint.
 FINGERPRINT = "fingerprint"

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from flows.process.runner import echo, in_background
 from flows.record.run import ARTIFACTS, NAME, RUN_FILE, RunRecord, Table, read_record, records
 from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, search
-from flows.record.store import SQLITE, database
 from transformer_core.errors import first_line, for_terminal, without_logins
-from transformer_core.files import repository, sha256_of, write_text
+from transformer_core.files import sha256_of, write_text
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -207,10 +206,5 @@ def _identities() -> list[str]:
 
 
 def _mark(uri: str, written: str) -> str:
-    """Return what is noted of a record of this content that a server has: its address without a login.
-
-    That of a database in the repository, which may be moved, is relative.
-    """
-    file, root = database(uri), repository().resolve()
-    address = without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
-    return f"{address} {written}"
+    """Return what is noted of a record of this content that a server has: its address without a login."""
+    return f"{without_logins(uri)} {written}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.run import DESCRIPTION
 from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 _SERVERS = ("http://", "https://")
 # Errors that a retry would meet again: a value that MLflow cannot store, a wrong password, a missing permission.
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -80,16 +78,6 @@ def reaching(uri: str) -> Iterator[None]:
         raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
 
 
-def registered(uri: str, name: str, version: str, run_id: str) -> bool:
-    """Return whether the model registry has this version of a model, made by this run: another server may have another of its number.
-
-    Raises `UserError` (69): MLflow is unavailable.
-    """
-    with reaching(uri):
-        versions = connect(uri).search_model_versions(f"name = '{name}'")
-        return any((str(model.version), model.run_id) == (version, run_id) for model in versions)
-
-
 def run_link(uri: str, run: "Run") -> str:
     """Return the address of a run's page, without a login: on the server, or in what `ui_command` starts for a database in a file.
 
@@ -111,7 +99,7 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri), tags={DESCRIPTION: ABOUT})
+            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri))
         found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         raise UserError(

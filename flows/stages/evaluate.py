@@ -13,7 +13,7 @@ from flows.process import paths
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
-from flows.record.run import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
+from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
@@ -207,8 +207,6 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
         "kind": "evaluation",
         "corpus": scores["corpus"],
         NAME: f"{scoring.task.run_name(scores)}, {searched}",
-        DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
-        f"**{scoring.task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
     }
     test = report.scores["test"]
     run.measure(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flows.dvc.commands import failure
 from flows.dvc.settings import settings_of_run
-from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
+from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file
-from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output, read_scores
+from flows.record.documents import CLEANING, DECODING, read_output, read_scores
 from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
@@ -282,9 +282,6 @@ READERS: dict[str, Reader] = {
     "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
-    "checkpoint-model": Reader(_state(CHECKPOINT_CONFIG, lambda _: read_output(CHECKPOINT_CONFIG)),
-                               _fixed(b'{"format": 2, "training": {"fingerprint": "f00d", "updates": 9}}')),
-    "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
     "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), _fixed(json.dumps(_RECORD).encode())),
