@@ -14,7 +14,7 @@ from requests import HTTPError, Response
 from flows import tracking
 from flows.record import sending
 from flows.record.lineage import lineage
-from flows.record.run import RunRecord, read_record, records
+from flows.record.run import RunRecord, records
 from flows.record.sending import all_sent, background_sender, sync, unsent
 from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, run_link
 from flows.record.store import tracking_uri
@@ -167,23 +167,6 @@ def test_another_tracking_server_gets_the_whole_record(mlflow_store: str) -> Non
         assert unsent(store) == ["f00d"]
         sync(store)
         assert points(connect(store)) == [(1, 1.0)]
-
-
-def test_a_training_resumed_in_another_clone_with_the_same_states_is_the_same_run(
-    client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRANSFORMER_STATE", str(tmp_path / "shared"))
-    recorded(losses=[1.0])
-    sync(mlflow_store)
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-    record = read_record("f00d")
-    assert record is not None
-    add_losses(record, [0.5], first=2)
-    record.end()
-    sync(mlflow_store)
-    assert points(client) == [(1, 1.0), (2, 0.5)]
-    assert len(all_runs(client)) == 1
 
 
 @pytest.mark.usefixtures("default_params")
