@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.places.jobs import Job, Seen, render
-from flows.process.child import without_starters
 from flows.process.paths import STATE
-from flows.process.runner import reports_errors
+from flows.process.runner import STARTERS, reports_errors
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
@@ -96,7 +95,9 @@ class SlurmQueue:
 def _slurm(*command: str, script: str | None = None) -> str:
     """Return the output of a command of Slurm. Raises `UserError`: 69 if Slurm is away, 78 if it refuses."""
     try:
-        done = subprocess.run(command, input=script, env=without_starters(), capture_output=True, text=True, check=False)
+        # A job outlives this process, perhaps on another machine.
+        outliving = {**os.environ, STARTERS: ""}
+        done = subprocess.run(command, input=script, env=outliving, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         message = f"machine.places: {command[0]} is not installed here"
         raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None

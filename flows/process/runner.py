@@ -1,6 +1,5 @@
 """The process of a stage: its lock, its signals, its exit code, the report of its exit for schedulers, its duration, its threads."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -36,7 +35,6 @@ _MEMORY = {
     "average": "average.count",
     "decode": "decode.batch_tokens or decode.beam",
 }
-_PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
 Arguments = ParamSpec("Arguments")
@@ -213,28 +211,14 @@ def in_background(work: Callable[[threading.Event], None], name: str, closing_se
 
 
 def exit_with_starters() -> None:
-    """Send this process SIGTERM when one of the processes that started it dies, or has died already (`STARTERS`).
-
-    The kernel's parent-death signal is immediate, but exists only on Linux and only for the direct parent, which may be a shell that DVC
-    started. A thread that polls twice a second follows all of them.
-    """
-    numbers = [int(number) for number in os.environ.get(STARTERS, "").split()]
-    if not numbers:
-        return
-    if sys.platform == "linux" and numbers[-1] == os.getppid():
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    followed = [_process(number) for number in numbers]
-    threading.Thread(target=_watch, args=(followed,), name="exit-with-starters", daemon=True).start()
+    """Send this process SIGTERM within a second when one of the processes that started it dies, or has died already (`STARTERS`)."""
+    if numbers := [int(number) for number in os.environ.get(STARTERS, "").split()]:
+        threading.Thread(target=_watch, args=(numbers,), name="exit-with-starters", daemon=True).start()
 
 
-def _process(number: int) -> psutil.Process | None:
+def _watch(numbers: Sequence[int]) -> None:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(number)
-    return None
-
-
-def _watch(followed: Sequence[psutil.Process | None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # It may end between the two calls.
-        while all(process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
+        followed = [psutil.Process(number) for number in numbers]
+        while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
