@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -23,7 +23,6 @@ from jinja2 import Environment, StrictUndefined
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, sections_up_to, stages
-from flows.process.progress import RankOutput
 from flows.process.runner import StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
@@ -155,7 +154,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     """
     check_places(params.machine)
     job = Job.of(stage, params)
-    with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"), closing(RankOutput()) as output:
+    with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
         ask = partial(_answer, patience=3600 * params.machine.patience_hours)
         number = ask(scheduler.find)
@@ -165,7 +164,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
             echo(f"{stage}: job {number} of {place.on}, log {job.log}", sys.stderr)
         else:
             echo(f"{stage}: job {number} of {place.on} goes on, log {job.log}", sys.stderr)
-        log = _Log(job.log, output)
+        log = _Log(job.log)
         try:
             _follow(scheduler, number, log, ask)
         except Interrupted:
@@ -253,8 +252,8 @@ def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None
 class _Log:
     """The log of a job, from its end at the start of this process on. Slurm writes the node before each line of a training on several."""
 
-    def __init__(self, path: Path, write: Callable[[str], None]) -> None:
-        self._path, self._write, self._rest = path, write, b""
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest = path, b""
         self._read = path.stat().st_size if path.exists() else 0
 
     def pass_on(self) -> None:
@@ -265,4 +264,4 @@ class _Log:
             self._read += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             for line in lines:
-                self._write(line.decode(errors="replace").removeprefix("0: "))
+                echo(line.decode(errors="replace").removeprefix("0: "), sys.stderr)

@@ -12,12 +12,9 @@ from pathlib import Path
 from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import delayed_stop_signals
-from transformer_core.config import Machine, load_params
-from transformer_core.errors import UserError, git_missing
+from flows.process.signals import GRACE, delayed_stop_signals, grace_seconds
+from transformer_core.errors import git_missing
 
-# Environment variable: the seconds that a scheduler leaves between a stop and the kill.
-GRACE = "TRANSFORMER_GRACE_SECONDS"
 SECONDS_BETWEEN_UPDATES = 60.0
 # Children of this process, each the leader of a process group.
 _running = set[int]()
@@ -51,7 +48,7 @@ class StageLog:
         if found is None:
             self._write(line)
             return
-        done, total, _ = found
+        done, total = found
         if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
             self._written = time.monotonic()
             self._write(line)
@@ -60,7 +57,7 @@ class StageLog:
 
 def run_child(
     command: Sequence[str],
-    on_line: Callable[[str], None],
+    on_line: Callable[[str], None] | None,
     limit_seconds: float | None = None,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
@@ -69,10 +66,10 @@ def run_child(
 
     The child is the leader of a process group in this session, so one signal reaches all that it starts, also those whose parent has died.
     Standard output and error are one stream, passed on line by line; of a line redrawn with carriage returns, only the last drawing is
-    passed on. `environment` is added to the inherited one; `directory` is the working directory.
+    passed on. Without `on_line` both are this process's. `environment` is added to the inherited one; `directory` is the working directory.
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), the group gets SIGTERM and `grace_seconds` to save,
-    while `on_line` still receives its lines; then the rest is killed, and the exception propagates. Further stop signals wait until then.
+    while its lines are still passed on; then the rest is killed, and the exception propagates. Further stop signals wait until then.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
@@ -84,38 +81,29 @@ def run_child(
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE if on_line else None,
+        stderr=subprocess.STDOUT if on_line else None,
         env=inherited,
         cwd=directory,
         process_group=0,
     ) as child:
-        lines = _OutputReader(child, on_line)
+        pass_on = _OutputReader(child, on_line).pass_on if on_line else lambda _: True
         try:
             _running.add(child.pid)
-            if not lines.pass_on(limit_seconds):
+            if not pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
         except BaseException:
             with delayed_stop_signals(), suppress(subprocess.TimeoutExpired):
                 try:
                     _signal(child.pid, signal.SIGTERM)
-                    if lines.pass_on(seconds):
+                    if pass_on(seconds):
                         child.wait(seconds)
                 finally:
                     _signal(child.pid, signal.SIGKILL)
             raise
         finally:
             _running.discard(child.pid)
-
-
-def grace_seconds() -> float:
-    """Return the time that children have to save: $TRANSFORMER_GRACE_SECONDS, else `machine.grace_seconds`."""
-    with suppress(ValueError):
-        return float(os.environ.get(GRACE, ""))
-    with suppress(OSError, UserError):
-        return load_params().machine.grace_seconds
-    return Machine().grace_seconds
 
 
 def git(folder: Path, *arguments: str, **variables: str) -> str:

@@ -16,7 +16,7 @@ import psutil
 
 from flows.process.exits import BUG, SIGNALLED
 from flows.process.paths import STATE, sections_of, sections_up_to
-from flows.process.signals import ignore_stop_signals, stop_on_signals
+from flows.process.signals import grace_seconds, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
@@ -211,7 +211,10 @@ def in_background(work: Callable[[threading.Event], None], name: str, closing_se
 
 
 def exit_with_starters() -> None:
-    """Send this process SIGTERM within a second when one of the processes that started it dies, or has died already (`STARTERS`)."""
+    """Send this process SIGTERM within a second when one of the processes that started it dies, or has died already (`STARTERS`).
+
+    If it has not ended after `grace_seconds`, it is killed: nobody else would.
+    """
     if numbers := [int(number) for number in os.environ.get(STARTERS, "").split()]:
         threading.Thread(target=_watch, args=(numbers,), name="exit-with-starters", daemon=True).start()
 
@@ -222,3 +225,5 @@ def _watch(numbers: Sequence[int]) -> None:
         while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_seconds())
+    os.kill(os.getpid(), signal.SIGKILL)

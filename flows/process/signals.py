@@ -1,4 +1,4 @@
-"""The signals that ask a process to stop."""
+"""The signals that ask a process to stop, and the time that it has to save."""
 
 import os
 import signal
@@ -9,10 +9,22 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from transformer_core.errors import Interrupted
+from transformer_core.config import Machine, load_params
+from transformer_core.errors import Interrupted, UserError
 
 # SIGHUP: the terminal was closed. SIGUSR1: a scheduler's warning before the end of the time.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+# Environment variable: the seconds that a scheduler leaves between a stop and the kill.
+GRACE = "TRANSFORMER_GRACE_SECONDS"
+
+
+def grace_seconds() -> float:
+    """Return the time that children have to save: $TRANSFORMER_GRACE_SECONDS, else `machine.grace_seconds`."""
+    with suppress(ValueError):
+        return float(os.environ.get(GRACE, ""))
+    with suppress(OSError, UserError):
+        return load_params().machine.grace_seconds
+    return Machine().grace_seconds
 
 
 def stop_on_signals() -> None:
