@@ -2,14 +2,16 @@
 
 The job runs `python -m flows.stages NAME --here` in this same folder, on storage that its machines share: nothing is copied. Started again
 after a kill, the process finds its job by name and follows it. Each node leaves a report of its exit, `.state/exit/NAME-node-RANK.json`;
-`.state/jobs` has the job's log, the request to stop it, and when it last made progress.
+`.state/jobs` has the job's log, the request to stop it, and when it was submitted.
 """
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +25,10 @@ from jinja2 import Environment, StrictUndefined
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, sections_up_to, stages
-from flows.process.runner import StageError, echo, exit_file
+from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
-from transformer_core.files import locked, read_json, write_json
+from transformer_core.files import locked, read_json
 from transformer_core.places import Kubernetes, Place, Slurm
 
 JOBS = STATE / "jobs"
@@ -66,10 +68,11 @@ class Job:
         return sorted(found, key=lambda file: int(file.stem.rpartition("-")[2]))
 
     def clear(self) -> None:
-        """Remove what an earlier job of this name, and the nodes of an earlier job of this stage, have left."""
+        """Remove what earlier jobs of this name and stage have left, and note the time of this one."""
         JOBS.mkdir(parents=True, exist_ok=True)
-        for file in (self.log, self.asked_to_stop, self._progress, *self.reports()):
+        for file in (self.log, self.asked_to_stop, *self.reports()):
             file.unlink(missing_ok=True)
+        self._submitted.touch()
 
     def outcome(self) -> tuple[int, str] | None:
         """Return exit code and message of its nodes; None without any report.
@@ -81,27 +84,22 @@ class Job:
         permanent = [outcome for outcome in failed if outcome[0] not in TRANSIENT]
         return next(iter([*permanent, *failed, *found]), None)
 
-    def tries_again(self, code: int, update: int, now: float) -> bool:
+    def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
 
         Args:
             code: exit code of the job.
-            update: last update that is saved; 0 for a stage other than train.
+            states: saved states of its training, whose times are those of its progress; none for another stage.
             now: seconds since the epoch.
         """
         if code not in TRANSIENT or self.asked_to_stop.exists():
             return False
-        last = {"update": -1, "since": now}
-        with suppress(FileNotFoundError):
-            last = read_json(self._progress)
-        if update > last["update"]:
-            last = {"update": update, "since": now}
-            write_json(self._progress, last)
-        return bool(now - last["since"] < 3600 * self.machine.patience_hours)
+        last = max(file.stat().st_mtime for file in (self._submitted, *states))
+        return now - last < 3600 * self.machine.patience_hours
 
     @property
-    def _progress(self) -> Path:
-        return JOBS / f"{self.name}.json"
+    def _submitted(self) -> Path:
+        return JOBS / f"{self.name}.submitted"
 
 
 @dataclass(frozen=True)
@@ -136,6 +134,27 @@ class Scheduler(Protocol):
         """Send its nodes SIGTERM, or remove it from the queue."""
 
 
+def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
+    """Return the output of a scheduler's command, which reads a text.
+
+    Raises `UserError`: 69 if the scheduler is away, which its message tells by one of the words; 78 if it refuses.
+    """
+    # A job outlives this process, perhaps on another machine.
+    outliving = {**os.environ, STARTERS: ""}
+    try:
+        done = subprocess.run(command, input=text, env=outliving, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        message = f"machine.places: {command[0]} is not installed here"
+        raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [""]
+        reason = next((line for line in lines if "error" in line), lines[0]).removeprefix(f"{command[0]}: ").removeprefix("error: ")
+        if any(words in done.stderr for words in away):
+            raise UserError(f"{scheduler} is away: {reason}", "", ExitCode.UNAVAILABLE)
+        raise configuration_error(f"{command[0]} refuses: {reason}", "Correct machine.places.")
+    return done.stdout
+
+
 def check_places(machine: Machine) -> None:
     """Raise a `UserError` (78) for a key of `machine.places` that is no stage."""
     for name in machine.places:
@@ -156,22 +175,22 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
-        ask = partial(_answer, patience=3600 * params.machine.patience_hours)
-        number = ask(scheduler.find)
+        answer = partial(_answer, patience=3600 * params.machine.patience_hours)
+        number = answer(scheduler.find)
         if number is None:
             job.clear()
-            number = ask(scheduler.submit)
+            number = answer(scheduler.submit)
             echo(f"{stage}: job {number} of {place.on}, log {job.log}", sys.stderr)
         else:
             echo(f"{stage}: job {number} of {place.on} goes on, log {job.log}", sys.stderr)
         log = _Log(job.log)
         try:
-            _follow(scheduler, number, log, ask)
+            _follow(scheduler, number, log, answer)
         except Interrupted:
             job.asked_to_stop.touch()
             with suppress(UserError):
-                scheduler.stop(number, _follow(scheduler, number, log, ask, time.monotonic()).phase == "running")
-                _follow(scheduler, number, log, ask, time.monotonic() + params.machine.grace_seconds)
+                scheduler.stop(number, _follow(scheduler, number, log, answer, time.monotonic()).phase == "running")
+                _follow(scheduler, number, log, answer, time.monotonic() + params.machine.grace_seconds)
             outcome = job.outcome()
             raise Interrupted(outcome[1] if outcome else f"{stage}: job {number} was stopped") from None
     return _closing_line(job, number)
@@ -208,12 +227,12 @@ def _closing_line(job: Job, number: str) -> str:
 
 
 def _follow(
-    scheduler: Scheduler, number: str, log: "_Log", ask: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
+    scheduler: Scheduler, number: str, log: "_Log", answer: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
 ) -> Seen:
     """Pass the log on until the job has ended or the deadline has passed, and return what it did last. Says why it waits."""
     told = ""
     while True:
-        seen = ask(partial(scheduler.look, number))
+        seen = answer(partial(scheduler.look, number))
         log.pass_on()
         if seen.phase == "ended" or (deadline is not None and time.monotonic() >= deadline):
             return seen

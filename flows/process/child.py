@@ -12,7 +12,7 @@ from pathlib import Path
 from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import GRACE, delayed_stop_signals, grace_seconds
+from flows.process.signals import GRACE, grace_seconds, without_stop_signals
 from transformer_core.errors import git_missing
 
 SECONDS_BETWEEN_UPDATES = 60.0
@@ -69,7 +69,7 @@ def run_child(
     passed on. Without `on_line` both are this process's. `environment` is added to the inherited one; `directory` is the working directory.
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), the group gets SIGTERM and `grace_seconds` to save,
-    while its lines are still passed on; then the rest is killed, and the exception propagates. Further stop signals wait until then.
+    while its lines are still passed on; then the rest is killed, and the exception propagates. Until then stop signals are ignored.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
@@ -94,7 +94,7 @@ def run_child(
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
         except BaseException:
-            with delayed_stop_signals(), suppress(subprocess.TimeoutExpired):
+            with without_stop_signals(), suppress(subprocess.TimeoutExpired):
                 try:
                     _signal(child.pid, signal.SIGTERM)
                     if pass_on(seconds):

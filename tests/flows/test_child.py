@@ -122,17 +122,6 @@ def test_a_second_signal_does_not_cut_off_the_saving(second: signal.Signals) -> 
     assert stage_processes() == []
 
 
-def test_a_signal_during_the_end_after_a_time_limit_is_answered_after_it() -> None:
-    def interrupt(line: str) -> None:
-        if line == "saving":
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_child(stage_below_a_shell(), interrupt, limit_seconds=1)
-    assert Path("saved").exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:
     written: list[str] = []
     shown: list[float] = []
