@@ -25,6 +25,7 @@ from jinja2 import Environment, StrictUndefined
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, sections_up_to, stages
+from flows.process.patience import Patience
 from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
@@ -175,7 +176,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
-        answer = partial(_answer, patience=3600 * params.machine.patience_hours)
+        answer = partial(_answer, hours=params.machine.patience_hours)
         number = answer(scheduler.find)
         if number is None:
             job.clear()
@@ -242,19 +243,18 @@ def _follow(
         time.sleep(POLL_SECONDS)
 
 
-def _answer(question: Callable[[], Answer], patience: float) -> Answer:
-    """Return a scheduler's answer; ask again for `patience` seconds while it is away: its jobs go on."""
-    deadline, told = time.monotonic() + patience, False
+def _answer(question: Callable[[], Answer], hours: float) -> Answer:
+    """Return a scheduler's answer; ask again for these hours while it is away: its jobs go on."""
+    patience = Patience(hours)
     while True:
         try:
             return question()
         except UserError as error:
-            if error.exit_code != ExitCode.UNAVAILABLE or time.monotonic() >= deadline:
+            pause = patience.pause_after(error.exit_code)
+            if pause is None:
                 raise
-            if not told:
-                echo(f"{first_line(error)}; asking again for {patience / 3600:g} hours", sys.stderr)
-                told = True
-        time.sleep(POLL_SECONDS)
+            echo(f"{first_line(error)}; asking again in {pause:.0f} seconds", sys.stderr)
+        time.sleep(pause)
 
 
 def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:

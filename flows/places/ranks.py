@@ -6,7 +6,6 @@ is torchrun, which itself would end ranks that are saving and exit with 1. Envir
 group to each of its nodes:
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
-TRANSFORMER_ADDRESS=10.0.0.2   this node's address for the others; default: the one from which it reaches the rendezvous
 TRANSFORMER_JOIN_SECONDS=900   time for which a node waits for the others
 """
 
@@ -34,7 +33,6 @@ from transformer_core.files import read_json
 
 # A queue may allocate nodes one by one. A node that has waited this long for the others ends, and its scheduler tries again.
 JOIN_SECONDS = "900"
-_LOOPBACK = ("127.", "::1", "localhost")
 # Torchrun kills what has not ended this long after the first failure.
 _KILL_SECONDS = 30
 # Within them torchrun sees that a rank of its machine has ended, and stops the others.
@@ -81,33 +79,23 @@ class NodeGroup:
         ]
 
     def interfaces(self) -> dict[str, str]:
-        """Return variables with the network interface for gloo and NCCL, which otherwise may choose another one, or the loopback."""
-        address = self.own_address()
-        name = next((name for name, addresses in psutil.net_if_addrs().items() if address in {entry.address for entry in addresses}), None)
+        """Return variables with the network interface towards node 0, for gloo and NCCL, which otherwise may choose another one.
+
+        Raises `UserError` (69): node 0 is unknown or cannot be reached.
+        """
+        own = address_towards(self.host, self.port)
+        if own.startswith("127.") and not self.host.startswith(("127.", "localhost")):
+            # On node 0, whose own name Debian resolves to 127.0.1.1. This address for documentation (RFC 5737) is on the default route.
+            own = address_towards("192.0.2.1", 9)
+        name = next((name for name, addresses in psutil.net_if_addrs().items() if own in {entry.address for entry in addresses}), None)
         if name is None:
             return {}
         chosen = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}  # To NCCL eth1 alone would also name eth10.
         return {key: os.environ.get(key, value) for key, value in chosen.items()}
 
-    def own_address(self) -> str:
-        """Return this node's address for the others: $TRANSFORMER_ADDRESS, else the one on the route to the rendezvous.
-
-        On node 0, the rendezvous may be the host's own name, which Debian resolves to a loopback address (127.0.1.1). Other machines do not
-        reach that, so the address on the default route is returned then. Raises `UserError` (69): there is no such route.
-        """
-        if given := os.environ.get("TRANSFORMER_ADDRESS"):
-            return given
-        address = address_towards(self.host, self.port)
-        if address.startswith(_LOOPBACK) and not self.host.startswith(_LOOPBACK):
-            return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737).
-        return address
-
 
 def address_towards(host: str, port: int) -> str:
-    """Return the address from which this machine would reach a host; nothing is sent.
-
-    Raises `UserError` (69): the host is unknown or cannot be reached.
-    """
+    """Return the address from which this machine would reach a host; nothing is sent. Raises `UserError` (69): there is no way to it."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -72,7 +72,7 @@ class SlurmQueue:
                 return Seen("ended")
             raise
         # Also of a lost node (NODE_FAIL, BOOT_FAIL, PREEMPTED): Slurm queues the job again by itself, or soon forgets it.
-        return Seen("ended" if state in _ENDED else "running" if state in _RUNNING else "waiting", reason)
+        return Seen("ended" if not state or state in _ENDED else "running" if state in _RUNNING else "waiting", reason)
 
     def stop(self, number: str, running: bool) -> None:
         """Send SIGTERM to the nodes of a running job, or remove a waiting one."""

@@ -46,21 +46,18 @@ def stage_processes() -> list[psutil.Process]:
     return processes(lambda process: process.cwd() == str(Path.cwd()) and process.pid != os.getpid())
 
 
-def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
+# A script of a shell, its lines and its exit code: that of a shell for a signal. Of a line that is redrawn only the last state arrives.
+OUTPUTS = [
+    ("echo one; echo two >&2; printf 'thr'; sleep 0.1; printf 'ee\\nfour'; exit 65", ["one", "two", "three", "four"], 65),
+    ("printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'; kill -9 $$", ["100%", "windows"], 128 + signal.SIGKILL),
+]
+
+
+@pytest.mark.parametrize(("script", "output", "code"), OUTPUTS)
+def test_lines_of_both_streams_arrive_whole_and_in_order(script: str, output: list[str], code: int) -> None:
     lines: list[str] = []
-    code = run_child(["sh", "-c", "echo one; echo two >&2; printf 'thr'; sleep 0.1; printf 'ee\\nfour'; exit 65"], lines.append)
-    assert lines == ["one", "two", "three", "four"]
-    assert code == 65
-
-
-def test_only_the_last_state_of_a_redrawn_line_arrives() -> None:
-    lines: list[str] = []
-    run_child(["sh", "-c", "printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'"], lines.append)
-    assert lines == ["100%", "windows"]
-
-
-def test_the_exit_code_of_a_killed_process_is_that_of_a_shell() -> None:
-    assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], print) == 128 + signal.SIGKILL
+    assert run_child(["sh", "-c", script], lines.append) == code
+    assert lines == output
 
 
 def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.places.ranks import NodeGroup, address_towards
+from flows.places.ranks import NodeGroup
 from flows.process.exits import deciding
 from tests.clone import ROOT
 from tests.flows.test_train_stage import prepare
@@ -95,15 +95,13 @@ def test_a_group_is_read_from_the_environment_of_its_node(settings: dict[str, st
         assert NodeGroup.from_environment() == found
 
 
-def test_a_node_tells_the_others_the_address_that_leads_to_the_first_or_the_one_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = NodeGroup(2, 0, "127.0.0.1", 29400, 60)  # Two nodes on one machine, on purpose.
-    assert group.own_address() == "127.0.0.1"
-    chosen = group.interfaces()
-    assert chosen == {"GLOO_SOCKET_IFNAME": chosen["GLOO_SOCKET_IFNAME"], "NCCL_SOCKET_IFNAME": f"={chosen['GLOO_SOCKET_IFNAME']}"}
-    monkeypatch.setenv("TRANSFORMER_ADDRESS", "10.0.0.7")
-    assert NodeGroup(2, 0, "node-a", 29400, 60).own_address() == "10.0.0.7"
+def test_gloo_and_nccl_use_the_interface_towards_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=ib0")  # The user's own goes first.
+    chosen = NodeGroup(2, 0, "127.0.0.1", 29400, 60).interfaces()  # Two nodes on one machine, on purpose.
+    assert "127.0.0.1" in {entry.address for entry in psutil.net_if_addrs()[chosen["GLOO_SOCKET_IFNAME"]]}
+    assert chosen["NCCL_SOCKET_IFNAME"] == "=ib0"
     with refused(69, r"^nowhere\.invalid:29400: "):
-        address_towards("nowhere.invalid", 29400)
+        NodeGroup(2, 1, "nowhere.invalid", 29400, 60).interfaces()
 
 
 class Nodes:
@@ -115,7 +113,7 @@ class Nodes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int, join_seconds: int = 120) -> "subprocess.Popen[str]":
-        group = environment(2, rank, self.rendezvous, ADDRESS="127.0.0.1", JOIN_SECONDS=str(join_seconds))
+        group = environment(2, rank, self.rendezvous, JOIN_SECONDS=str(join_seconds))
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.stages", "train", "--here"],
             cwd=self.folder,
