@@ -80,7 +80,7 @@ class Job:
 
         They are those of a node whose error no retry mends, else of the first that failed: a node that loses another ends with 69.
         """
-        found = [(int(report["code"]), str(UserError(report["message"], report["remedy"]))) for report in map(read_json, self.reports())]
+        found = [(int(report["code"]), _message(report)) for report in map(read_json, self.reports())]
         failed = [outcome for outcome in found if outcome[0]]
         permanent = [outcome for outcome in failed if outcome[0] not in TRANSIENT]
         return next(iter([*permanent, *failed, *found]), None)
@@ -101,6 +101,12 @@ class Job:
     @property
     def _submitted(self) -> Path:
         return JOBS / f"{self.name}.submitted"
+
+
+def _message(report: dict[str, Any]) -> str:
+    """Return the line of a node's report; that of a stop has the remedy that every stop has, which the end of the stage adds."""
+    remedy = "" if report["code"] == ExitCode.INTERRUPTED else report["remedy"]
+    return str(UserError(report["message"], remedy))
 
 
 @dataclass(frozen=True)
