@@ -75,15 +75,15 @@ class Job:
             file.unlink(missing_ok=True)
         self._submitted.touch()
 
-    def outcome(self) -> tuple[int, str] | None:
-        """Return exit code and message of its nodes; None without any report.
+    def outcome(self) -> dict[str, Any] | None:
+        """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any.
 
-        They are those of a node whose error no retry mends, else of the first that failed: a node that loses another ends with 69.
+        A node that loses another ends with 69.
         """
-        found = [(int(report["code"]), _message(report)) for report in map(read_json, self.reports())]
-        failed = [outcome for outcome in found if outcome[0]]
-        permanent = [outcome for outcome in failed if outcome[0] not in TRANSIENT]
-        return next(iter([*permanent, *failed, *found]), None)
+        reports = [read_json(file) for file in self.reports()]
+        failed = [report for report in reports if report["code"]]
+        permanent = [report for report in failed if report["code"] not in TRANSIENT]
+        return next(iter([*permanent, *failed, *reports]), None)
 
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
@@ -101,12 +101,6 @@ class Job:
     @property
     def _submitted(self) -> Path:
         return JOBS / f"{self.name}.submitted"
-
-
-def _message(report: dict[str, Any]) -> str:
-    """Return the line of a node's report; that of a stop has the remedy that every stop has, which the end of the stage adds."""
-    remedy = "" if report["code"] == ExitCode.INTERRUPTED else report["remedy"]
-    return str(UserError(report["message"], remedy))
 
 
 @dataclass(frozen=True)
@@ -199,7 +193,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
                 scheduler.stop(number, _follow(scheduler, number, log, answer, time.monotonic()).phase == "running")
                 _follow(scheduler, number, log, answer, time.monotonic() + params.machine.grace_seconds)
             outcome = job.outcome()
-            raise Interrupted(outcome[1] if outcome else f"{stage}: job {number} was stopped") from None
+            raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number} was stopped") from None
     return _closing_line(job, number)
 
 
@@ -219,15 +213,15 @@ def _scheduler(place: Place, job: Job) -> Scheduler:
 
 
 def _closing_line(job: Job, number: str) -> str:
-    outcome = job.outcome()
-    if outcome is None:
+    report = job.outcome()
+    if report is None:
         message = f"{job.stage}: job {number} ended without a report"
         raise UserError(message, f"Its log is {job.log}. Run it again to resume.", ExitCode.UNAVAILABLE)
-    code, message = outcome
+    code, message = report["code"], report["message"]
     if code == ExitCode.INTERRUPTED:
         raise Interrupted(message)
     if code in set(ExitCode) - {ExitCode.DONE}:
-        raise UserError(message, "", ExitCode(code))
+        raise UserError(message, report["remedy"], ExitCode(code))
     if code:
         raise StageError(code, f"{message} (log {job.log})")
     return f"{job.stage}: job {number} is done"

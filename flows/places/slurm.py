@@ -108,7 +108,8 @@ def main(action: str, stage: str, code: str) -> int:
     assert action == "ended"
     job = Job.of(stage, load_params())
     # Without a report the nodes were not started: srun itself failed, or a node was lost.
-    ended = (job.outcome() or (ExitCode.UNAVAILABLE if int(code) else ExitCode.DONE, ""))[0]
+    report = job.outcome()
+    ended = int(report["code"] if report else ExitCode.UNAVAILABLE if int(code) else ExitCode.DONE)
     if job.tries_again(ended, saved_states(stage), time.time()):
         print(f"queued again after {ended}", flush=True)
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)

@@ -86,8 +86,8 @@ def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mend
         report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
     outcome = job.outcome()
     assert outcome is not None
-    assert outcome[0] == code
-    assert outcome[1].endswith(f" ended with {code}")
+    assert outcome["code"] == code
+    assert outcome["message"].endswith(f" ended with {code}")
 
 
 def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Settings, tmp_path: Path) -> None:
