@@ -31,17 +31,23 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("capability", "remedy"), [((7, 5), ""), ((8, 0), "Install gcc and python3-dev.")])
-def test_a_gpu_without_kernels_is_a_warning_whose_remedy_would_help(
-    capability: tuple[int, int], remedy: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
+# Whether torch sees the GPUs, their capability, and the remedy: another torch, none before Ampere, which Triton needs, or a compiler.
+GPUS = [(False, (8, 0), "Look at the output of nvidia-smi"), (True, (7, 5), ""), (True, (8, 0), "Install gcc and python3-dev.")]
+
+
+@pytest.mark.parametrize(("seen", "capability", "remedy"), GPUS)
+def test_gpus_that_cannot_be_used_to_the_full_are_a_warning_whose_remedy_would_help(
+    seen: bool, capability: tuple[int, int], remedy: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: seen)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=2**34))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
     monkeypatch.setattr("transformer_core.models.precision.can_compile", lambda _: False)
     found = finding(healthy, "cuda")
-    assert (found.status, found.remedy) == ("warning", remedy)
+    assert found.status == "warning"
+    assert found.remedy.startswith(remedy)
+    assert bool(found.remedy) == bool(remedy)
 
 
 def finding(folder: Path, name: str) -> doctor.Finding:
@@ -54,17 +60,8 @@ def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
     findings = {finding["name"]: finding for finding in json.loads(done.out)}
     assert (done.code, list(findings)) == (
         0,
-        ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect"],
+        ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect", "slurm"],
     )
-
-
-@pytest.mark.usefixtures("healthy")
-def test_a_driver_whose_gpus_cannot_be_used_is_a_warning(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    done = call("doctor")
-    assert done.code == 0
-    assert len([line for line in done.out.split("\n") if line.startswith("warning") and "cuda" in line]) == 1
 
 
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:
@@ -150,37 +147,13 @@ def test_the_remote_of_dvc_is_written_and_read(healthy: Path, tmp_path_factory: 
     assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
 
 
-@pytest.mark.parametrize(
-    ("mounted", "state", "mlflow"),
-    [
-        ("nfs4 rw,relatime", "ok", "warning"),
-        ("nfs rw,nolock", "warning", "warning"),
-        ("lustre rw,localflock", "warning", "ok"),
-        ("ext4 rw", "ok", "ok"),
-    ],
-)
-def test_mounts_whose_locks_hold_on_one_machine_and_sqlite_on_nfs_are_warnings(
-    mounted: str, state: str, mlflow: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
-    monkeypatch.chdir(healthy)
-    kind, options = mounted.split()
-    mounts = [SimpleNamespace(mountpoint=path, fstype=kind, opts=options) for path in ("/", str(healthy))]
-    monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
-    found = {finding.name: finding.status for finding in doctor.examine(Path())}
-    assert (found["state"], found["mlflow"]) == (state, mlflow)
-    assert not list((healthy / ".state").iterdir())
-
-
-def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_is_asked_where_a_place_is_on_it(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding(healthy, "slurm").detail == "no place on Slurm"
     sbatch = healthy / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 'sbatch: Job 7 to start now' >&2\n", encoding="utf-8")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(healthy), prepend=os.pathsep)
-    params = healthy / "params.yaml"
-    params.write_text(
-        params.read_text(encoding="utf-8").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}"), encoding="utf-8"
-    )
-    findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
-    assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
-    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"
+    params = recipes.read("tatoeba").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}")
+    (healthy / "params.yaml").write_text(params, encoding="utf-8")
+    found = finding(healthy, "slurm")
+    assert (found.status, found.detail) == ("ok", "sbatch: Job 7 to start now")
