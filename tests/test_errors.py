@@ -13,6 +13,16 @@ from tests.refusals import refused
 from transformer_core.errors import UserError, first_line, machine_errors, without_logins, writing
 from transformer_core.files import new_directory, new_file
 
+
+@pytest.mark.parametrize(("others_gib", "code"), [(70, 69), (1, 78)])
+def test_a_gpu_whose_memory_others_use_is_worth_another_try(others_gib: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (0 if gpu == 3 else 80 << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: 80 - others_gib << 30 if gpu == 3 else 0)
+    with refused(code), machine_errors("train", ""):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB")
+
+
 FREE = "Free space or permit writing, then run it again."
 RESUME = "Run it again to resume."
 ECC = "uncorrectable ECC error"

@@ -38,7 +38,7 @@ COMPONENTS = {
         {"places"},
         {"stages", "sweeps"},
         {"runs"},
-        {"compare", "pipeline", "probe", "scores", "sweep", "tracking", "translate"},
+        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+import psutil
 import requests
 
-from transformer_core.config import PARAMS_FILE, Machine, load_params
+from transformer_core.config import PARAMS_FILE, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors, without_logins
 from transformer_core.files import is_locked, locked
 from transformer_core.project import check_repository
@@ -23,8 +24,9 @@ from transformer_core.project import check_repository
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
 _SECONDS = 60
 Warned = tuple[str, str]  # What is found, and the remedy.
-# A process of its own, in the package that knows DVC.
-_PROBE = (sys.executable, "-m", "flows.probe")
+_LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
+# A process of its own, in the package that knows DVC and MLflow.
+_PROBE = (sys.executable, "-m", "flows.probes")
 _LOGIN = (requests.codes.unauthorized, requests.codes.forbidden)
 
 
@@ -39,9 +41,9 @@ class Finding:
     exit_code: ExitCode = ExitCode.DONE
 
 
-def examine(root: Path = Path()) -> Iterator[Finding]:
-    """Check the machine, the repository at `root` and the services that it names. It takes seconds, mainly to import torch and DVC."""
-    for name, check in _CHECKS.items():
+def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
+    """Check the machine and the repository at `root`, and what a cluster needs. It takes seconds, mainly to import torch and DVC."""
+    for name, check in {**_CHECKS, **(_CLUSTER_CHECKS if cluster else {})}.items():
         try:
             with machine_errors(name, ""):
                 found = check(root)
@@ -89,14 +91,7 @@ def _check_params(root: Path) -> str:
     return f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
 
 
-def _machine(root: Path) -> Machine:
-    """Return section `machine`, or its defaults where the file is wrong, which check `params` tells."""
-    with suppress(UserError):
-        return load_params(root / PARAMS_FILE).machine
-    return Machine()
-
-
-def _check_state(root: Path) -> str:
+def _check_state(root: Path) -> str | Warned:
     """Return where states are. Raises `UserError` (78): it locks no files, or its locks do not exclude."""
     from transformer_core.training.checkpoint import state_root
 
@@ -107,22 +102,42 @@ def _check_state(root: Path) -> str:
         probe.unlink()
     if not holds:
         raise configuration_error(f"{folder}: a lock does not exclude others", "Use a file system with locks.")
+    if local := _mount_of(folder)[1] & _LOCAL_LOCKS:
+        remedy = "Mount it without this option: two machines could train the same."
+        return f"{folder}: mounted with {', '.join(local)}: locks hold on this machine only", remedy
     return f"{folder} locks files"
+
+
+def _mount_of(path: Path) -> tuple[str, set[str]]:
+    """Return the type and the options of the file system of a path, as far as the system tells."""
+    at = [mount for mount in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(mount.mountpoint)]
+    nearest = max(at, key=lambda mount: len(mount.mountpoint), default=None)
+    return (nearest.fstype, set(nearest.opts.split(","))) if nearest else ("", set())
 
 
 def _check_dvc(root: Path) -> str:
     """Return that the DVC remote works. Raises `UserError` (69): no object could be written, listed, read and removed."""
     if not any("remote" in file.read_text(encoding="utf-8", errors="replace") for file in root.glob(".dvc/config*")):
         return "no remote: results stay on this machine"
-    _run([*_PROBE, f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
+    _run([*_PROBE, "dvc", f"doctor-{uuid4().hex[:8]}"], root, "dvc remote list; dvc remote modify --local NAME ...")
     return "the remote can be listed, written and read"
 
 
-def _check_mlflow(root: Path) -> str:
-    address = _machine(root).tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+def _check_mlflow(root: Path) -> str | Warned:
+    address = _mlflow_address(root)
+    if (not address or address.startswith("sqlite:///")) and _mount_of(root / address.removeprefix("sqlite:///"))[0].startswith("nfs"):
+        remedy = "SQLite's locks fail there now and then: use an MLflow server, or a database on a local disk (machine.tracking_uri)."
+        return "the database is on NFS", remedy
     login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     remedy = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it."
     return _ask(address, "/api/2.0/mlflow/experiments/search", remedy, params={"max_results": 1}, auth=login if any(login) else None)
+
+
+def _mlflow_address(root: Path) -> str:
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    with suppress(UserError):
+        address = load_params(root / PARAMS_FILE).machine.tracking_uri or address
+    return address
 
 
 def _check_prefect(_: Path) -> str:
@@ -155,16 +170,28 @@ def _ask(address: str, path: str, login_remedy: str, method: str = "GET", **requ
     return f"{shown} answers"
 
 
+def _check_artifact(root: Path) -> str:
+    """Return that MLflow's server stores artifacts. Raises `UserError` (69): it does not."""
+    address = _mlflow_address(root)
+    if not address.startswith(("http://", "https://")):
+        return "no server of MLflow: artifacts are files here"
+    _run([*_PROBE, "mlflow", address], root, "Look into the server's log: it may lack boto3 or the store's address.")
+    return "the server stores artifacts"
+
+
 def _check_slurm(root: Path) -> str:
-    if not any(place.on == "slurm" for place in _machine(root).places.values()):
+    if not any(place.on == "slurm" for place in load_params(root / PARAMS_FILE).machine.places.values()):
         return "no place on Slurm"
     return _run(["sbatch", "--test-only", "--wrap=true"], root, "Try it: sbatch --test-only --wrap=true")
 
 
 def _run(command: Sequence[str], root: Path, remedy: str) -> str:
     """Return the last line of a command's output. Raises `UserError` (69): it failed."""
+    environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     try:
-        done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(first_line(error), remedy, ExitCode.UNAVAILABLE) from None
     last = done.stdout.strip().rpartition("\n")[2]
@@ -185,5 +212,5 @@ _CHECKS: dict[str, Callable[[Path], str | Warned]] = {
     "dvc": _check_dvc,
     "mlflow": _check_mlflow,
     "prefect": _check_prefect,
-    "slurm": _check_slurm,
 }
+_CLUSTER_CHECKS = {"artifacts": _check_artifact, "slurm": _check_slurm}

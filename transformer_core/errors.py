@@ -42,6 +42,8 @@ _GPU_FAULTS = (
     "fallen off the bus",
     "unhandled system error",  # NCCL's.
 )
+# Beyond it the memory of a GPU that torch has not allocated is that of other processes: CUDA itself and NCCL use less.
+_OTHERS_GIB = 4
 
 
 class ExitCode(IntEnum):
@@ -111,6 +113,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+def used_by_others(error: BaseException) -> str:
+    """Return how much memory other processes use on a GPU that is out of memory; empty if that is little, or for another error."""
+    if not any(words in str(error) for words in ("CUDA out of memory", "CUDA error")):
+        return ""
+    import torch  # Loaded already: the error is its own.
+
+    if not torch.cuda.is_initialized():
+        return ""
+    named = re.search(r"GPU (\d+) has a total capacity", str(error))
+    device = int(named[1]) if named else None
+    free, total = torch.cuda.mem_get_info(device)
+    others = (total - free - torch.cuda.memory_reserved(device)) / 2**30
+    return f"other processes use {others:.0f} of {total / 2**30:.0f} GiB" if others > _OTHERS_GIB else ""
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Add to errors of the block a note with the file that it writes: the system does not name a file that is open already."""
@@ -147,6 +164,9 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
         yield
     except Exception as error:
         if is_out_of_memory(error):
+            if others := used_by_others(error):
+                remedy = "Run it again when they have ended, or use another GPU: nvidia-smi lists them."
+                raise UserError(f"{where}: the GPU is out of memory: {others}", remedy, ExitCode.UNAVAILABLE) from None
             raise configuration_error(f"{where}: out of memory", memory_remedy) from None
         if isinstance(error, RuntimeError) and (fault := next((words for words in _GPU_FAULTS if words in str(error)), "")):
             remedy = "Run it again to resume. If that happens again, use another GPU: nvidia-smi -q names its errors."

@@ -60,7 +60,7 @@ def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
     findings = {finding["name"]: finding for finding in json.loads(done.out)}
     assert (done.code, list(findings)) == (
         0,
-        ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect", "slurm"],
+        ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect"],
     )
 
 
@@ -147,13 +147,37 @@ def test_the_remote_of_dvc_is_written_and_read(healthy: Path, tmp_path_factory: 
     assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
 
 
-def test_slurm_is_asked_where_a_place_is_on_it(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert finding(healthy, "slurm").detail == "no place on Slurm"
+@pytest.mark.parametrize(
+    ("mounted", "state", "mlflow"),
+    [
+        ("nfs4 rw,relatime", "ok", "warning"),
+        ("nfs rw,nolock", "warning", "warning"),
+        ("lustre rw,localflock", "warning", "ok"),
+        ("ext4 rw", "ok", "ok"),
+    ],
+)
+def test_mounts_whose_locks_hold_on_one_machine_and_sqlite_on_nfs_are_warnings(
+    mounted: str, state: str, mlflow: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
+    monkeypatch.chdir(healthy)
+    kind, options = mounted.split()
+    mounts = [SimpleNamespace(mountpoint=path, fstype=kind, opts=options) for path in ("/", str(healthy))]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
+    found = {finding.name: finding.status for finding in doctor.examine(Path())}
+    assert (found["state"], found["mlflow"]) == (state, mlflow)
+    assert not list((healthy / ".state").iterdir())
+
+
+def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch = healthy / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 'sbatch: Job 7 to start now' >&2\n", encoding="utf-8")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(healthy), prepend=os.pathsep)
-    params = recipes.read("tatoeba").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}")
-    (healthy / "params.yaml").write_text(params, encoding="utf-8")
-    found = finding(healthy, "slurm")
-    assert (found.status, found.detail) == ("ok", "sbatch: Job 7 to start now")
+    params = healthy / "params.yaml"
+    params.write_text(
+        params.read_text(encoding="utf-8").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}"), encoding="utf-8"
+    )
+    findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
+    assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
+    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"

@@ -958,3 +958,17 @@ def test_a_disk_that_is_full_at_one_save_changes_nothing(split: BinarizedSplit, 
     assert [file.name for file in files[0]] == [file.name for file in files[1]]
     kept = [[file.read_bytes() for file in some if file.suffix == ".safetensors"] for some in files]
     assert kept[0] == kept[1] != []
+
+
+def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(build(), split, tmp_path)
+
+    def lacking() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    for others, code in (("other processes use 70 of 80 GiB", 69), ("", 78)):
+        monkeypatch.setattr(trainer_module, "used_by_others", lambda _, others=others: others)
+        with refused(code):
+            trainer.check_memory(lacking)

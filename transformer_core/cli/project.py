@@ -12,6 +12,7 @@ def add_to(commands: Commands) -> None:
     """Add the commands to the parser."""
     doctor = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument("--cluster", action="store_true", help="check what stages elsewhere need, too: artifacts in MLflow, Slurm")
     doctor.set_defaults(run=run_doctor)
     new = add_command(
         commands,
@@ -31,7 +32,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Print a line for each check; return the exit code of the first problem, or 0 (warnings are not problems)."""
     from transformer_core.doctor import examine
 
-    findings = list(examine())
+    findings = list(examine(cluster=arguments.cluster))
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

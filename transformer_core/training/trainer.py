@@ -15,7 +15,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.errors import ExitCode, Interrupted, configuration_error, is_out_of_memory
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.ops.choice import prepare_for_training
 from transformer_core.models.precision import precision_name, weights_dtype
@@ -141,13 +141,14 @@ class Trainer:
             try_validation: uses as much memory as a validation.
 
         Raises:
-            UserError: on every rank (78): a micro-batch or a validation does not fit the memory of one of the devices.
+            UserError: on every rank; a micro-batch or a validation does not fit the memory of one of the devices: 78, or 69 where other
+                processes use it.
         """
         self._model.train()
         tried = self._plan.largest()
         if self._captured_budget is not None:
             tried += microbatch_of_each_shape(self._plan, self._split, self.progress.epoch, self._captured_budget)
-        lacking, trying = torch.zeros(2, device=self._rank.device), 0
+        lacking, trying = torch.zeros(3, device=self._rank.device), 0
         try:
             self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried))
             trying = 1
@@ -156,9 +157,13 @@ class Trainer:
             if not is_out_of_memory(error):
                 raise
             lacking[trying] = 1
+            lacking[2] = bool(used_by_others(error))
         self._rank.sum_over_ranks(lacking)
-        of_training, of_validation = lacking.tolist()
+        of_training, of_validation, in_use = lacking.tolist()
         tokens, device = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update), self._rank.device.type
+        if in_use:
+            remedy = "Run it again when they have ended, or use other GPUs: nvidia-smi lists them."
+            raise UserError("other processes use the memory of a GPU", remedy, ExitCode.UNAVAILABLE)
         if of_training:
             message = f"train.tokens_per_microbatch: the model and {tokens:,} tokens do not fit the memory of this {device}"
             raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
