@@ -15,7 +15,7 @@ from uuid import uuid4
 import torch
 
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
-from flows.process.progress import progress
+from flows.process.progress import Progress
 from flows.process.runner import echo
 from flows.record.lineage import describe_training, lineage
 from flows.record.run import FINGERPRINT, RunRecord, read_record
@@ -117,7 +117,7 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._progress, self._of = progress(), updates
+        self._progress, self._of = Progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
 

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.places.group import NodeGroup
-from flows.places.ranks import launch
+from flows.places.ranks import NodeGroup, launch
 from flows.process import paths
 from flows.process.gpus import free_gpus
 from flows.process.progress import resumed_line

@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR
 from flows.record.recorder import Recorder, begun
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training.records import UpdateRecord
@@ -55,7 +54,7 @@ def test_an_overflow_of_fp16_is_in_the_table_and_not_printed(capsys: pytest.Capt
 def test_the_time_that_is_left_is_that_after_the_shown_update_at_the_speed_of_this_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(SECONDS_FOR_BAR, "0")
+    monkeypatch.setattr("flows.process.progress.SECONDS_BETWEEN_LINES", 0)
     shown = recorder()
     shown.begin()
     shown.on_progress(19)
