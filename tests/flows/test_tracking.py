@@ -16,7 +16,7 @@ from flows.record import sending
 from flows.record.lineage import lineage
 from flows.record.run import RunRecord, records
 from flows.record.sending import all_sent, background_sender, sync, unsent
-from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, run_link
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching
 from flows.record.store import tracking_uri
 from tests.clone import git
 from tests.flows.publishing import add_losses, points, recorded, training
@@ -302,12 +302,3 @@ def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_t
     assert (lineage()["git_dirty"], len(lineage()["git_commit"])) == ("false", 12)
     Path("params.yaml").write_text("a: 2\n", encoding="utf-8")
     assert lineage()["git_dirty"] == "true"
-
-
-def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> None:
-    recorded()
-    sync(mlflow_store)
-    run = training(client)
-    path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
-    assert run_link(mlflow_store, run) == f"http://127.0.0.1:5000{path}"
-    assert run_link("https://me:secret@mlflow.example/", run) == f"https://mlflow.example{path}"

@@ -43,8 +43,7 @@ COMMANDS = (
 )
 # Files of one stage that others read.
 OUTPUTS = {
-    name: json.loads(READERS[name].examples()[-1])
-    for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "checkpoint-model", "published", "scores")
+    name: json.loads(READERS[name].examples()[-1]) for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "scores")
 }
 
 
