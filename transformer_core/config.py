@@ -256,7 +256,7 @@ class Machine(Section):
     grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)
     patience_hours: PositiveFloat = words("time for which a stage that a lost service or node ended is tried again without progress", 12.0)
     limit_hours: PositiveFloat | None = words("time after which a stage of the flow must save and end, to be tried again", None)
-    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for the table of costs", None)
+    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for an estimate", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
 
     @property

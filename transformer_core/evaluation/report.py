@@ -53,7 +53,6 @@ class Report:
         parameters: number of the model's parameters.
         settings: the sections of params.yaml.
         seconds: duration of each stage; None if its outputs came from a cache.
-        cost: cost of these durations; None if there is no price.
         decoding: settings, speed, day and machine of decoding; older ones have neither day nor machine.
         updates: a row of numbers for each logged update, and `validation` for each validation.
         scores: scores by split; the headline shows "test".
@@ -70,7 +69,6 @@ class Report:
     parameters: int
     settings: Mapping[str, Mapping[str, Any]]
     seconds: Mapping[str, float | None]
-    cost: float | None
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
