@@ -24,7 +24,7 @@ def test_a_recipe_is_written_and_over_an_edited_one_if_forced(call: Call, tmp_pa
     (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
     assert call("recipe", "tatoeba") == (0, "params.yaml is the recipe tatoeba. Next: dvc repro\n", "")
-    follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
+    follows = "transformer-core data new NAME FILE [FILE]"  # The recipe alone names no corpus.
     assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")
     assert call("recipe", "multi30k").code == 0
     assert params.read_bytes() == recipes.read("multi30k").encode()
@@ -62,8 +62,9 @@ def own_files(tmp_path: Path) -> Path:
 
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
+    shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
-    assert call("data", "new", "mine", "text.en", "text.de") == (0, closing, "")
+    assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
     assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")

@@ -16,9 +16,10 @@ from tests.corpus.corpora import archive_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params
+from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.formats import file_lines, unpack
+from transformer_core.corpus.sources.formats import Side, file_lines
 from transformer_core.errors import UserError
 from transformer_core.schema import validate_document
 from transformer_core.yaml_io import parse_yaml, read_yaml
@@ -92,7 +93,7 @@ def test_a_packed_file_unpacks_to_a_bounded_size(tmp_path: Path, name: str) -> N
     """8 MB without a line feed in 8 kB, or in 2: a reader that holds a line would hold it all."""
     (tmp_path / name).write_bytes(gzip.compress(ZEROS * 8) if name.endswith(".gz") else lzma.compress(ZEROS * 8))
     with refused(65, r"unpacks to more than [\d,]+ bytes, 100 times its size and 1,048,576 more|damaged TMX"):
-        list(file_lines(tmp_path / name, "de"))
+        list(file_lines(Side(tmp_path / name, "de")))
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -144,8 +145,8 @@ def test_entities_in_a_translation_memory_do_not_multiply(tmp_path: Path) -> Non
     for name in ("a9", "file"):
         body = f'<tmx><body><tu><tuv xml:lang="de"><seg>&{name};</seg></tuv></tu></body></tmx>'
         (tmp_path / "t.tmx").write_text(head + body, encoding="utf-8")
-        with pytest.raises(UserError, match="damaged TMX file"):
-            list(file_lines(tmp_path / "t.tmx", "de"))
+        with pytest.raises(UserError, match="damaged TMX"):
+            list(file_lines(Side(tmp_path / "t.tmx", "de")))
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
+from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, Source, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
-from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
+from transformer_core.corpus.sources.formats import Side, file_lines, file_pairs
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -119,10 +120,10 @@ def _read_entry(data: bytes, folder: Path) -> None:
         load_entry(path)
 
 
-def _file_read(name: str, column: int | None = None) -> Read:
+def _file_read(name: str, column: str | None = None) -> Read:
     def read(data: bytes, folder: Path) -> None:
         (folder / name).write_bytes(data)
-        for _ in file_lines(folder / name, "de", column):
+        for _ in file_lines(Side(folder / name, "de", column)):
             pass
 
     return read
@@ -137,7 +138,7 @@ def _packed(suffix: str) -> Read:
         inside.mkdir(parents=True)
         try:
             members = unpack(archive, ["*a.en", "*a.de*"], inside)
-            for _ in file_pairs(members):
+            for _ in file_pairs(*map(Side, members)):
                 pass
         finally:
             outside = [path for path in folder.rglob("*") if inside not in (path, *path.parents) and path not in (archive, inside.parent)]
@@ -271,7 +272,7 @@ READERS: dict[str, Reader] = {
     "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
     "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
     "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
-    "table": Reader(_file_read("t.tsv", column=2), _fixed(_TABLE)),
+    "table": Reader(_file_read("t.tsv", column="2"), _fixed(_TABLE)),
     "tmx": Reader(_file_read("t.tmx"), _fixed(_TMX)),
     "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
     "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
