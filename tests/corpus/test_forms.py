@@ -24,7 +24,7 @@ from tests.corpus.test_formats import tmx
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.local_corpus import new_entry
+from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import read_raw_lines
@@ -194,15 +194,61 @@ def test_the_page_lists_these_forms() -> None:
     assert rows == [*FORMS]
 
 
-BAD = [
-    ({"t.csv": table(WITH_NAMES) + b"1,two\n"}, {}, 65, r"t\.csv:34: 2 columns, where the first row has 3\. Put "),
-]
+CSV, LINES, ARROW, BOTH = table(WITH_NAMES), json_lines(NESTED), arrow_bytes(NESTED), ("t.en", "t.de")
+# Files, arguments, and the exit code and words of the refusal.
+BAD: list[tuple[dict[str, bytes], dict[str, str], int, str]] = [
+    ({"t.csv": CSV + b"1,two\n"}, {}, 65, r"t\.csv:34: 2 columns, where the first row has 3\. Put "),
+    ({"t.csv": CSV + b'1,"two,drei\nvier'}, {}, 65, r"t\.csv:34: not valid CSV .*\. Double each quote"),
+    ({"t.csv": CSV + b"1,tw\xff,drei\n"}, {}, 65, r"t\.csv: pair 33: not valid UTF-8 .*\. Re-encode"),
+    ({"t.csv": CSV}, {"source": "texts", "target": "3"}, 78, r't\.csv: no column is called texts\. .* 2 "text_en"'),
+    ({"t.tsv": joined(NUMBERED)}, {}, 78, r't\.tsv: which of its 3 columns hold en and de\? It has 1 "0".*\. Set --source and --target'),
+    ({"t.tsv": joined(NUMBERED) + b"9\tnine\n"}, COLUMNS, 65, r"t\.tsv:33: 2 columns, but column 3 is wanted\. Check"),
+    ({"t.tsv": b"one text\n" * 9}, {}, 78, r"t\.tsv: one column, so one language\. Name the file of the other"),
+    ({"t.jsonl": LINES + b'{"id": "9"'}, {}, 65, r"t\.jsonl:33: not valid JSON .*\. Write one object a line"),
+    ({"t.jsonl": LINES + b'{"translation": {"en": "a"}}\n'}, {}, 65, r"t\.jsonl:33: no column translation\.de\. It has translation\.en"),
+    ({"t.jsonl": json_lines([{"a": 1, "b": "eins"}])}, {"source": "a", "target": "b"}, 65, r"t\.jsonl:1: column a holds no text, but int"),
+    ({"t.json": json.dumps(NESTED).encode()}, {}, 65, r"t\.json: a JSON array\. Write one object a line.*jq"),
+    ({"t.parquet": PARQUET[:-9]}, {}, 65, r"t\.parquet: damaged after row 0 .*\. Get it again"),
+    ({"t/data.arrow": ARROW[:-99]}, {}, 65, r"t/data\.arrow: damaged after row 30 .*\. Get it again"),
+    ({"t/README": b"none"}, {}, 78, r"t: a folder without \*\.arrow or \*\.parquet\. Name a file"),
+    ({"t.xlsx": xlsx(PAIRS)[:-9]}, {}, 65, r"t\.xlsx: damaged zip archive or \.xlsx file\. Get it again"),
+    ({"t.xls": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99)}, {}, 65, r"t\.xls: an old Excel file\. Save it as \.xlsx"),
+    ({"t.tmx": tmx(PAIRS)}, {"target_language": "fr"}, 65, r"t\.tmx: none of 32 pairs .* in en and fr\. The languages in it are EN-us"),
+    ({"t.xlf": xliff(PAIRS)[:-40]}, {}, 65, r"t\.xlf: damaged TMX or XLIFF file .*\. Get it again"),
+    ({"t.zip": archive_bytes(MANY_THINGS.items(), "zip")}, {}, 78, r"t\.zip: deu\.txt: which of its 3 columns hold en and de"),
+    ({"t.zip": archive_bytes([("a.txt", ENGLISH), ("b.txt", GERMAN)], "zip")}, {}, 78, r"t\.zip: which of its files\? .*a\.txt, b\.txt"),
+    ({"t.en.zst": zstd(ENGLISH)[:-9], "t.de": GERMAN}, {}, 65, r"t\.en\.zst: damaged zstd file\. Get it again"),
+    ({"t.en": "one\n".encode("utf-16") + b"a", "t.de": b"eins\n"}, {}, 65, r"t\.en: not valid UTF-16 after line \d.*\. Get it again"),
+    ({"t.en": b"caf\xe9\n", "t.de": b"eins\n"}, {}, 65, r"t\.en:1: not valid UTF-8 .*\. Re-encode"),
+    (dict.fromkeys(BOTH, CSV), {}, 65, r"t\.en: the sides are equal in each of 33 pairs\. If one file holds both"),
+    (dict.fromkeys(BOTH, joined(NUMBERED)), {}, 78, r"t\.en: a table, each line has tabs\. Set --source"),
+    (dict.fromkeys(BOTH, json_lines([{"a": "one", "b": "eins"}])), {}, 78, r't\.en: which of its 2 columns hold en\? It has 1 "a"'),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("files", "settings", "code", "words"), BAD)
 def test_a_damaged_file_is_one_line_with_what_to_do(files: dict[str, bytes], settings: dict[str, str], code: int, words: str) -> None:
-    with refused(code, words) as caught:
+    with refused(code, f"^{words}") as caught:
         entry_of(files, **settings)
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
     assert not Path("corpora").exists()
+
+
+def test_a_region_is_no_part_of_the_language_but_selects_a_regional_form() -> None:
+    body = "".join(
+        f"<tu>{''.join(f'<tuv xml:lang={tag!r}><seg>{tag} {number}</seg></tuv>' for tag in ('en', 'pt-PT', 'pt-BR'))}</tu>"
+        for number in range(9)
+    )
+    entry = load_entry(entry_of({"t.tmx": f"<tmx><body>{body}</body></tmx>".encode()}, target_language="pt_BR"))
+    assert (entry.languages, (entry.splits.train[0].files or {})["pt"].column) == (["en", "pt"], "pt_BR")
+    assert list(read_raw_lines(Path("corpora/t.valid.pt")))[0].startswith(b"pt-BR ")
+
+
+def test_tables_of_validation_have_the_columns_of_the_training_text_and_an_update_keeps_them() -> None:
+    Path("v.csv").write_bytes(b"\xef\xbb\xbf" + table(WITH_NAMES[:9]))
+    entry = entry_of({"t.csv": table(WITH_NAMES)}, source="text_en", target="3", valid=[Path("v.csv")])  # type: ignore[arg-type]
+    before = entry.read_bytes()
+    update_entry("t")
+    assert entry.read_bytes() == before
+    assert raw_of(entry, Path("raw"))["valid.en"] == "".join(f"{en}\n" for en, _ in PAIRS[:8]).encode()

@@ -58,9 +58,14 @@ def _members_of(archive: Path) -> Iterator[list[_Member]]:
     except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
         raise UserError(f"{archive}: cannot be unpacked ({first_line(error)})", "Unpack it yourself and name the files.") from None
     except DAMAGED_ARCHIVE as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # An error of this machine, such as a full disk.
+        if is_of_machine(error):
             raise
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Return whether an error that a reader raised is of this machine, such as a full disk, and not of the file."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def _size_in_zip(member: zipfile.ZipInfo) -> int | None:

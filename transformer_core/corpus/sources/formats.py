@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from transformer_core.compressed import decompressed, open_bytes, without_packing
 from transformer_core.corpus.sources import markup, tables
-from transformer_core.corpus.sources.archives import DAMAGED_ARCHIVE, unpack
+from transformer_core.corpus.sources.archives import DAMAGED_ARCHIVE, is_of_machine, unpack
 from transformer_core.corpus.text import Pair, aligned
 from transformer_core.errors import UserError, configuration_error
 
@@ -133,6 +133,6 @@ def _form_of_zip(path: Path) -> str:
         with zipfile.ZipFile(path) as members:
             return XLSX if _WORKBOOK in members.namelist() else ARCHIVE
     except DAMAGED_ARCHIVE as error:
-        if isinstance(error, OSError) and error.errno:
+        if is_of_machine(error):
             raise
         raise UserError(f"{path}: damaged zip archive or .xlsx file", "Get it again.") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from transformer_core.compressed import decompressed, most_bytes, open_bytes, too_large
+from transformer_core.corpus.sources.archives import is_of_machine
 from transformer_core.errors import UserError, configuration_error, first_line, is_out_of_memory
 
 # A row, and the number of its line or row: cells in order, or values by name.
@@ -134,7 +135,7 @@ def _columnar(path: Path, columns: Sequence[str]) -> Rows:
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import ipc, parquet
 
-    number, tops = 0, {column.partition(".")[0] for column in columns}
+    number, size, tops = 0, 0, {column.partition(".")[0] for column in columns}
     try:
         with open_bytes(path) as file:
             batches: Iterable[Any]
@@ -149,11 +150,14 @@ def _columnar(path: Path, columns: Sequence[str]) -> Rows:
             for batch in batches:
                 batch.validate(full=True)  # Otherwise a damaged file could crash the process.
                 chosen = batch.select(sorted(tops)) if columns and known else batch
+                size += chosen.nbytes
+                if size > most_bytes(path):
+                    raise too_large(path, most_bytes(path))
                 for row in chosen.to_pylist():
                     number += 1
                     yield number, row
-    except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
-        if isinstance(error, OSError) and error.errno:
+    except (pyarrow.ArrowException, MemoryError, OSError, ValueError, LookupError) as error:
+        if is_of_machine(error):
             raise
         raise _damaged(path, number, error) from None
 
@@ -174,7 +178,7 @@ def _sheet(path: Path, _: Sequence[str]) -> Rows:
                 if any(cell is not None for cell in row):
                     yield number, ["" if cell is None else str(cell) for cell in row]
     except Exception as error:  # Of many kinds, because openpyxl does not check what it reads.
-        if isinstance(error, UserError) or is_out_of_memory(error) or (isinstance(error, OSError) and error.errno):
+        if isinstance(error, UserError) or is_out_of_memory(error) or is_of_machine(error):
             raise
         raise _damaged(path, number, error) from None
 
