@@ -3,7 +3,6 @@
 import gzip
 import lzma
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -89,16 +88,6 @@ def test_a_column_of_a_table_is_read(tmp_path_factory: pytest.TempPathFactory, r
     path.write_bytes("".join("\t".join(row) + "\n" for row in rows).encode())
     for column in (1, 2, 3):
         assert [line.decode() for line in file_lines(Side(path, column=str(column)))] == [row[column - 1] for row in rows]
-
-
-@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-@pytest.mark.parametrize(("name", "content"), [("t.de", b"eins\nzwei\x85\n"), ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")]))])
-def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suffix: str, pack: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / f"{name}{suffix}"
-    path.write_bytes(pack(content))
-    first, second = file_lines(Side(path, "de"))
-    assert first == b"eins"
-    assert second.startswith(b"zwei")
 
 
 REFUSALS = [

@@ -126,8 +126,8 @@ def test_a_test_set_of_sacrebleu_must_have_its_sum(reader: SourceReader, tmp_pat
         reader.open(Source(sacrebleu="wmt14/full"))
 
 
-# Without the bytes with which packed files begin.
-cells = st.binary(max_size=9).map(lambda cell: re.sub(rb"[\t\n\x00\x03\x1f]|\r$", b"", cell))
+# Without the bytes with which packed files and UTF-16 begin, and without quotes.
+cells = st.binary(max_size=9).map(lambda cell: re.sub(rb"[\t\n\x00\x03\x1f\xd0\xff\"]|\r$", b"", cell))
 
 
 @given(st.lists(st.lists(cells, min_size=3, max_size=3)))
@@ -154,7 +154,7 @@ def test_two_texts_of_mtdata_are_read_unchanged(tmp_path: Path, form: str, pack:
 
 CORPUS = "Group-corpus-1-eng-deu"
 OF_MTDATA = [
-    (CORPUS, "t.tsv", "de", 65, r"t\.tsv:2: 1 columns, but column 2 "),
+    (CORPUS, "t.tsv", "de", 65, r"t\.tsv:2: no column 2"),
     (CORPUS, "t.pdf", "de", 65, r"t\.pdf: mtdata's parser cannot read it"),
     (CORPUS, "t.tsv", "xx", 78, f"mtdata: {CORPUS}: .* languages en and xx"),
     (CORPUS, "t.tsv", "a-b-c-d", 78, f"mtdata: {CORPUS}: .* languages en and a-b-c-d"),

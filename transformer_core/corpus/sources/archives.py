@@ -17,7 +17,7 @@ from transformer_core.compressed import DAMAGED, most_bytes, open_decompressed, 
 from transformer_core.errors import UserError, first_line
 
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
-DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
+_DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
 _LONGEST_NAME = 60
 # The name of a member of an archive, and the function that opens this member and no other of the same name.
 _Member = tuple[str, Callable[[], IO[bytes] | None]]
@@ -57,7 +57,7 @@ def _members_of(archive: Path) -> Iterator[list[_Member]]:
                 pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
     except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
         raise UserError(f"{archive}: cannot be unpacked ({first_line(error)})", "Unpack it yourself and name the files.") from None
-    except DAMAGED_ARCHIVE as error:
+    except _DAMAGED_ARCHIVE as error:
         if is_of_machine(error):
             raise
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None

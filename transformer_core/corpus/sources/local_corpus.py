@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from glob import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from transformer_core.compressed import open_bytes, without_packing
-from transformer_core.corpus.sources import markup, tables
+from transformer_core.corpus.sources import markup
 from transformer_core.corpus.sources.archives import names_in
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
-from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, TEXT, Side, file_pairs, form_of, unpacked
+from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, Side, file_pairs, form_of
 from transformer_core.corpus.sources.holdout import held_out, is_usable
 from transformer_core.corpus.sources.readers import located, named_from, side_of
 from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
@@ -24,7 +23,6 @@ from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
-_LINES_OF_A_TABLE = 1_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
@@ -56,10 +54,9 @@ def new_entry(
         name: an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.form_of` knows, an archive with one or two such files, or a folder of a saved dataset.
         target_file: its translation, line by line; None or the same file if that holds both languages.
-        source: the column's number, from 1, or name, of all files that are tables; None takes it from the columns' names, or from their
-            number if there are two. `target` likewise.
-        source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); a region is left out (de_DE is de), but tells
-            regional forms in a translation memory. `target_language` likewise.
+        source: the column of the source in all files (see `formats.Side`). `target` likewise.
+        source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); a region is left out, de_DE is de.
+            `target_language` likewise.
         valid: one or two files of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
             likewise.
 
@@ -72,18 +69,15 @@ def new_entry(
     """
     path = _path_of(name)
     files = [source_file, target_file or source_file]
-    given = [
-        language or _named_language(file, side)
-        for language, file, side in zip((source_language, target_language), files, ("source", "target"), strict=True)
-    ]
-    languages = [_language(language) for language in given]
+    given = source_language or _named_language(files[0], "source"), target_language or _named_language(files[1], "target")
+    languages = [re.split("[-_]", language)[0].lower() for language in given]
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     for language in languages:
         if not is_language(language):
             remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
             raise configuration_error(f"{name}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
-    train = _sides(given, files, (source, target))
+    train = _sides(languages, files, (source, target))
     size = _measure(train)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits = {"train": _sources(train, path.parent)}
@@ -93,7 +87,7 @@ def new_entry(
         if split in sizes:
             splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
         elif isinstance(wanted, Sequence):
-            sides = _sides(given, [wanted[0], wanted[-1]], (source, target))
+            sides = _sides(languages, [wanted[0], wanted[-1]], (source, target))
             _measure(sides)
             splits[split] = _sources(sides, path.parent)
     entry = {"name": name, "languages": languages, "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
@@ -186,11 +180,6 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     return entry.size, size
 
 
-def _language(given: str) -> str:
-    """Return a language without its region: de for de_DE."""
-    return re.split("[-_]", given)[0].lower()
-
-
 def _named_language(file: Path, side: str) -> str:
     language = Path(without_packing(file.name)).suffix.removeprefix(".")
     if not re.fullmatch(r"[a-z]{2,3}", language) or language in _NO_LANGUAGES:
@@ -201,65 +190,33 @@ def _named_language(file: Path, side: str) -> str:
 
 
 def _languages_in(file: Path) -> list[str]:
-    form = form_of(file) if file.is_file() else TEXT
-    if form == ARCHIVE:
-        return sorted({Path(without_packing(name)).suffix[1:] for name in names_in(file) if not _ABOUT.fullmatch(name)})
-    return markup.languages_in(file) if form == MARKUP else []
+    return markup.languages_in(file) if file.is_file() and form_of(file) == MARKUP else []
 
 
 def _sides(languages: Sequence[str], files: Sequence[Path], columns: Sequence[str | None]) -> _Sides:
-    """Return the sides of a text: two files, or those that are in one file or folder. Raises `UserError` (65, 78)."""
-    source, target = files
-    if source.resolve() != target.resolve():
-        left, right = (_columns_in(file, [language], [column])[0] for file, language, column in zip(files, languages, columns, strict=True))
-        return [(left, right)]
-    if source.is_dir():
-        saved = [file for pattern in _SAVED for file in sorted(source.glob(pattern))]
-        if not saved:
-            inside = ", ".join(sorted(path.name for path in source.iterdir() if path.is_dir())) or "none"
-            raise configuration_error(f"{source}: a folder without {' or '.join(_SAVED)}", f"Name a file, or a folder in it: {inside}.")
-        return [pair for file in saved for pair in _sides(languages, [file, file], columns)]
-    if form_of(source) == ARCHIVE:
-        members = [Side(source, member=escape(name)) for name in _members(source, languages)]
-        with unpacked(members) as inside_archive:
-            pairs = _sides(languages, [side.path for side in inside_archive], columns)
-        first, last = (side.member for side in members)
-        return [(replace(left, path=source, member=first), replace(right, path=source, member=last)) for left, right in pairs]
-    left, right = _columns_in(source, languages, columns)
-    return [(left, right)]
-
-
-def _columns_in(file: Path, languages: Sequence[str], columns: Sequence[str | None]) -> list[Side]:
-    """Return the sides of one or two languages in a file."""
-    names = [_language(language) for language in languages]
-    form = form_of(file, is_table=len(languages) == 2 or any(columns))
-    if form == MARKUP:  # A regional form is told by its whole name.
-        regional = [language if language != name else None for language, name in zip(languages, names, strict=True)]
-        columns = [column or other for column, other in zip(columns, regional, strict=True)]
-    elif form == TEXT:
-        _check_is_no_table(file)
-    elif form != ARCHIVE and not all(columns):
-        columns = tables.columns_for(file, form, names)
-    return [Side(file, name, column) for name, column in zip(names, columns, strict=True)]
-
-
-def _check_is_no_table(file: Path) -> None:
-    tabs = [line.count(b"\t") for line in islice(tables.text_lines(file), _LINES_OF_A_TABLE)]
-    if len(tabs) > 1 and min(tabs) > 0:
-        remedy = "Set --source and --target to the columns with the text; name the file once if it holds both languages."
-        raise configuration_error(f"{file}: a table, each line has tabs", remedy)
+    """Return the sides of a text in two files, one file, or the shards in a folder. Raises `UserError` (65, 78)."""
+    members: Sequence[str | None] = (None, None)
+    if files[0].is_dir():
+        shards = [file for pattern in _SAVED for file in sorted(files[0].glob(pattern))]
+        if not shards:
+            inside = ", ".join(sorted(path.name for path in files[0].iterdir() if path.is_dir())) or "none"
+            raise configuration_error(f"{files[0]}: a folder without {' or '.join(_SAVED)}", f"Name a file, or a folder in it: {inside}.")
+        return [side for shard in shards for side in _sides(languages, [shard, shard], columns)]
+    if files[0] == files[1] and form_of(files[0]) == ARCHIVE:
+        members = _members(files[0], languages)
+    source, target = map(Side, files, languages, columns, members)
+    return [(source, target)]
 
 
 def _members(archive: Path, languages: Sequence[str]) -> list[str]:
-    """Return the names of the files of both languages in an archive, which may be one file."""
+    """Return patterns for the files of both languages in an archive, which may be one file."""
     names = [name for name in names_in(archive) if not _ABOUT.fullmatch(name)]
     of_side = [[name for name in names if without_packing(name).endswith(f".{language}")] for language in languages]
-    if all(len(found) == 1 for found in of_side):
-        return [name for (name,) in of_side]
-    if len(names) != 1:
+    found = [name for (name,) in of_side] if all(len(side) == 1 for side in of_side) else names * 2
+    if len(found) != 2:
         fault = f"{archive}: which of its files? It has {', '.join(names) or 'none'}"
         raise configuration_error(fault, "Unpack it and name the files, or write the entry with `member`.")
-    return names * 2
+    return [*map(escape, found)]
 
 
 def _pairs(sides: _Sides) -> Iterator[Pair[bytes]]:
@@ -268,36 +225,28 @@ def _pairs(sides: _Sides) -> Iterator[Pair[bytes]]:
 
 def _measure(sides: _Sides) -> Size:
     """Check every line of aligned files, and return their size."""
-    number = usable = equal = text_bytes = 0
-    for source, target in sides:
-        for of_file, pair in enumerate(file_pairs(source, target), start=1):
-            for line, side in zip(pair, (source, target), strict=True):
-                _check_encoding(line, side, of_file)
-            number += 1
-            text_bytes += len(pair.source) + len(pair.target) + 2
-            usable += is_usable(pair)
-            equal += pair.source == pair.target
+    number = usable = equal = with_tabs = text_bytes = 0
     source, target = sides[0]
+    for number, pair in enumerate(_pairs(sides), start=1):
+        # A line of a table may hold names or a part of a row.
+        where = number if source.path != target.path else f"pair {number}"
+        decode_line(pair.source, source.path, where)
+        decode_line(pair.target, target.path, where)
+        text_bytes += len(pair.source) + len(pair.target) + 2
+        usable += is_usable(pair)
+        equal += pair.source == pair.target
+        with_tabs += b"\t" in pair.source and b"\t" in pair.target
     if not number:
         raise UserError(f"{source.path}: empty", "A corpus has a sentence on each line.")
     if not usable:
         found = _languages_in(source.path)
         fault = f"none of {number:,} pairs has text in {source.language} and {target.language}"
         raise UserError(f"{source.path}: {fault}", f"The languages in it are {', '.join(found)}." if found else "Look at the files.")
-    if equal == number:
+    if number in (equal, with_tabs):
+        fault = "the sides are equal" if number == equal else "there are tabs, as in a table,"
         remedy = "If one file holds both languages, name it once; set --source and --target to its columns."
-        raise UserError(f"{source.path}: the sides are equal in each of {number:,} pairs", remedy)
+        raise UserError(f"{source.path}: {fault} in each of {number:,} pairs", remedy)
     return Size(pairs=number, text_bytes=text_bytes, download_bytes=0)
-
-
-def _check_encoding(line: bytes, side: Side, number: int) -> None:
-    try:
-        decode_line(line, side.path, number)
-    except UserError as error:
-        if side.column is None:
-            raise
-        # A line of a table may hold names or a part of a row.
-        raise UserError(error.message.replace(f"{side.path}:{number}:", f"{side.path}: pair {number}:"), error.remedy) from None
 
 
 def _sources(sides: _Sides, folder: Path) -> list[dict[str, Any]]:
@@ -306,9 +255,5 @@ def _sources(sides: _Sides, folder: Path) -> list[dict[str, Any]]:
 
 
 def _part(side: Side, folder: Path) -> dict[str, Any]:
-    part: dict[str, Any] = {"path": named_from(folder, side.path), "sha256": sha256_of(side.path)}
-    if side.member is not None:
-        part["member"] = side.member
-    if side.column is not None:
-        part["column"] = int(side.column) if side.column.isdecimal() else side.column
-    return part
+    part = {"path": named_from(folder, side.path), "sha256": sha256_of(side.path), "member": side.member, "column": side.column}
+    return {key: value for key, value in part.items() if value is not None}

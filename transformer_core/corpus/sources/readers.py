@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from transformer_core.corpus.sources.catalogue import Address, FoundEntry, Local
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import Side, file_pairs
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.sources.tables import check_width
 from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 from transformer_core.tasks import TREES, task_of
@@ -214,7 +214,8 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
         if form in ("txt", "txt.gz", "txt.xz") and len(files) == 2:
             pairs = _raw_pairs(*files)
         elif form.startswith("tsv") and len(columns) == 2:
-            pairs = (Pair(*row) for file in files for row in _cells(file, columns))
+            sides = [[Side(file, column=str(column + 1)) for column in columns] for file in files]
+            pairs = chain.from_iterable(file_pairs(source, target) for source, target in sides)
         else:
             pairs = _parsed_by_mtdata(entry, files)
         for pair in pairs:
@@ -223,13 +224,6 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
 
 def _raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
     return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
-
-
-def _cells(path: Path, places: Sequence[int]) -> Iterator[list[bytes]]:
-    for number, line in enumerate(read_raw_lines(path), start=1):
-        cells = line.removesuffix(b"\r").split(b"\t")
-        check_width(path, number, len(cells), places)
-        yield [cells[place] for place in places]
 
 
 def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
