@@ -114,6 +114,13 @@ def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, o
         assert len(list(read_lines(own_files / "corpora/mine.test.pt"))) == 9
 
 
+def test_a_file_outside_of_the_project_is_named(call: Call, own_files: Path) -> None:
+    table = own_files.with_name("table.tsv")
+    table.write_text("".join(f"sentence {number}\tSatz {number}\n" for number in range(9)), encoding="utf-8")
+    done = call("data", "new", "mine", str(table), "--source-language", "en", "--target-language", "de_DE")
+    assert f"9 pairs of en and de; params.yaml trains on them. Another machine needs {table} at the same place" in done.out
+
+
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:
     assert call("data", "new", "mine", "text.en", "text.de").code == 0
     params = own_files / "params.yaml"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.corpora import archive_bytes
+from tests.corpus.test_forms import parquet_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params
@@ -137,6 +138,14 @@ def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(UserError, match=r"cannot be unpacked .*encrypted"):
         unpack(tmp_path / "a.zip", ["t.en"], tmp_path)
+
+
+@pytest.mark.usefixtures("allowed_bytes")
+def test_a_parquet_file_of_one_long_sentence_many_times_is_read_within_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(parquet_bytes([{"de": "a" * 9_000}] * 2_000))
+    assert (tmp_path / "t.parquet").stat().st_size < 20_000
+    with refused(65, r"unpacks to more than [\d,]+ bytes"):
+        list(file_lines(Side(tmp_path / "t.parquet", "de")))
 
 
 def test_entities_in_a_translation_memory_do_not_multiply(tmp_path: Path) -> None:
