@@ -132,7 +132,8 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
     "Tab-separated": [
         ({"t.tsv": joined(PAIRS)}, {}),
         ({"t.txt": joined(NUMBERED, "\r\n")}, COLUMNS),
-        ({"t.tsv": joined(WITH_NAMES)}, {}),
+        ({"t.tsv": joined(WITH_NAMES)}, {"target": "text_de"}),
+        ({"t.tsv": joined([("2", *pair) for pair in PAIRS])}, COLUMNS),
         ({"t.tsv": table(WITH_NAMES, delimiter="\t", quoting=csv.QUOTE_ALL)}, {}),
         ({"t.tsv": table(PAIRS, delimiter="\t")}, {}),
     ],
@@ -140,6 +141,7 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
         ({"t.csv": b"\xef\xbb\xbf" + table(WITH_NAMES)}, {}),
         ({"t.csv": table(WITH_NAMES)}, {"source": "text_en", "target": "text_de"}),
         ({"t.csv": table(NUMBERED, delimiter=";")}, COLUMNS),
+        ({"t.csv": table(PAIRS, delimiter=";")}, {}),
         ({"t.csv": table([("English", "German"), *PAIRS]).decode().encode("utf-16")}, {"source": "1", "target": "2"}),
     ],
     "JSON lines": [

@@ -196,7 +196,7 @@ def _languages_in(file: Path) -> list[str]:
 def _sides(languages: Sequence[str], files: Sequence[Path], columns: Sequence[str | None]) -> _Sides:
     """Return the sides of a text in two files, one file, or the shards in a folder. Raises `UserError` (65, 78)."""
     members: Sequence[str | None] = (None, None)
-    if files[0].is_dir():
+    if files[0] == files[1] and files[0].is_dir():
         shards = [file for pattern in _SAVED for file in sorted(files[0].glob(pattern))]
         if not shards:
             inside = ", ".join(sorted(path.name for path in files[0].iterdir() if path.is_dir())) or "none"

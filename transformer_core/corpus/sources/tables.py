@@ -17,6 +17,7 @@ from transformer_core.errors import UserError, configuration_error, first_line, 
 DELIMITED, JSON_LINES, COLUMNAR, XLSX = "delimited", "json lines", "columnar", "xlsx"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _LOOKED_AT = 1 << 20
+_LINES_LOOKED_AT = 100
 _ROWS_AT_A_TIME = 1_000
 _MOST_ROWS = 1 << 20  # That a sheet can have.
 _LONGEST_NAME = 40
@@ -69,10 +70,12 @@ def sentences(path: Path, form: str, columns: Sequence[str | None], languages: S
         UserError: 65, as `decompressed`; also for a damaged table, a missing cell, or a cell that is no text. 78: names and number of the
             columns do not tell which are meant.
     """
-    chosen: Sequence[str] = ()
-    for number, row in _rows(path, form, columns, languages):
+    chosen = [column for column in columns if column]
+    for number, row in _rows(path, form, chosen, languages):
         cells = dict(_flat(row))
-        chosen = chosen or _chosen(path, cells, columns, languages)
+        if len(chosen) < len(columns):
+            told = _told(path, cells, languages)
+            chosen = [column or other for column, other in zip(columns, told, strict=True)]
         for column in chosen:
             if column not in cells:
                 raise UserError(f"{path}:{number}: no column {column}", f"There are {_listed(cells)}.")
@@ -84,9 +87,8 @@ def sentences(path: Path, form: str, columns: Sequence[str | None], languages: S
             raise UserError(f"{path}:{number}: has half of a surrogate pair", "Write the text again.") from None
 
 
-def _chosen(path: Path, cells: dict[str, Any], columns: Sequence[str | None], languages: Sequence[str]) -> Sequence[str]:
-    if given := [column for column in columns if column]:
-        return given
+def _told(path: Path, cells: dict[str, Any], languages: Sequence[str]) -> list[str]:
+    """Return the columns of the languages, by the names or the number of the columns of a row."""
     names = _names(cells)
     for sides in ([*map(_words_for, languages)], _SIDES if len(languages) == 2 else [sum(_SIDES, ())]):
         found = [[name for name in names if _is_called(name, words)] for words in sides]
@@ -128,7 +130,7 @@ def _listed(cells: dict[str, Any]) -> str:
     return ", ".join(f"{name} ({value[:_LONGEST_NAME]}{'...' * (len(value) > _LONGEST_NAME)})" for name, value in shown)
 
 
-def _rows(path: Path, form: str, columns: Sequence[str | None], languages: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, form: str, columns: Sequence[str], languages: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows with their numbers; cells in order by their number and, if the first row has names, by these."""
     if form in (JSON_LINES, COLUMNAR):
         yield from _json_lines(path) if form == JSON_LINES else _columnar(path)
@@ -138,7 +140,8 @@ def _rows(path: Path, form: str, columns: Sequence[str | None], languages: Seque
     for number, cells in _delimited(path) if form == DELIMITED else _sheet(path):
         if names is None:
             of_languages = sum(_is_called(cell, words) for cell in cells)
-            names = cells if of_languages >= len(languages) or any(column in cells for column in columns) else ()
+            is_named = any(column in cells for column in columns if not column.isdecimal())
+            names = cells if is_named or of_languages >= len(languages) else ()
             if names:
                 continue
         yield number, dict(zip(map(str, count(1)), cells, strict=False)) | dict(zip(names, cells, strict=False))
@@ -147,7 +150,8 @@ def _rows(path: Path, form: str, columns: Sequence[str | None], languages: Seque
 def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Tab-separated text, or CSV with commas or semicolons, as its first lines tell."""
     beginning = beginning_of(path).split("\n")
-    delimiter = "\t" if "\t" in beginning[0] else max(",;", key=beginning[0].count)
+    unquoted = [_QUOTED.sub("", line) for line in beginning[:_LINES_LOOKED_AT] if line]
+    delimiter = "\t" if "\t" in beginning[0] else max(",;", key=lambda mark: min((line.count(mark) for line in unquoted), default=0))
     number = width = 0
     if delimiter == "\t" and not _has_quoted_cells(beginning):
         yield from enumerate((line.split("\t") for line in lines_of(path)), start=1)
