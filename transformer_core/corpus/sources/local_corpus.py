@@ -69,7 +69,7 @@ def new_entry(
     """
     path = _path_of(name)
     files = [source_file, target_file or source_file]
-    given = source_language or _named_language(files[0], "source"), target_language or _named_language(files[1], "target")
+    given = source_language or _named_language(files[0]), target_language or _named_language(files[1])
     languages = [re.split("[-_]", language)[0].lower() for language in given]
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
@@ -180,11 +180,11 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     return entry.size, size
 
 
-def _named_language(file: Path, side: str) -> str:
+def _named_language(file: Path) -> str:
     language = Path(without_packing(file.name)).suffix.removeprefix(".")
     if not re.fullmatch(r"[a-z]{2,3}", language) or language in _NO_LANGUAGES:
-        found = _languages_in(file)
-        remedy = f"Set --{side}-language; it has {', '.join(found)}." if found else f"Name it like corpus.en or set --{side}-language."
+        found = f"; it has {', '.join(languages)}" if (languages := _languages_in(file)) else ""
+        remedy = f"Name files like corpus.en and corpus.de, or set --source-language and --target-language{found}."
         raise configuration_error(f"{file}: its name does not end in a language", remedy)
     return language
 
