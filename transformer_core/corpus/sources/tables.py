@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -21,7 +23,9 @@ _LINES_LOOKED_AT = 100
 _ROWS_AT_A_TIME = 1_000
 _MOST_ROWS = 1 << 20  # That a sheet can have.
 _LONGEST_NAME = 40
+_DELIMITERS = "\t;,"
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_QUOTED_AMONG_OTHERS = re.compile(rf"(?<![^{_DELIMITERS}]){_QUOTED.pattern}(?![^{_DELIMITERS}\r])")
 # What the columns are called by side, and by language.
 _SIDES = (("source", "src", "original"), ("target", "tgt", "trg", "translation"))
 _ENGLISH_NAMES = {
@@ -150,8 +154,7 @@ def _rows(path: Path, form: str, columns: Sequence[str], languages: Sequence[str
 def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Tab-separated text, or CSV with commas or semicolons, as its first lines tell."""
     beginning = beginning_of(path).split("\n")
-    unquoted = [_QUOTED.sub("", line) for line in beginning[:_LINES_LOOKED_AT] if line]
-    delimiter = "\t" if "\t" in beginning[0] else max(",;", key=lambda mark: min((line.count(mark) for line in unquoted), default=0))
+    delimiter = max(_DELIMITERS, key=partial(_regularity, beginning[:_LINES_LOOKED_AT]))
     number = width = 0
     if delimiter == "\t" and not _has_quoted_cells(beginning):
         yield from enumerate((line.split("\t") for line in lines_of(path)), start=1)
@@ -168,6 +171,12 @@ def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield number, cells
     except csv.Error as error:
         raise UserError(f"{path}:{number + 1}: not valid CSV ({error})", "Double each quote inside a quoted cell.") from None
+
+
+def _regularity(lines: list[str], delimiter: str) -> int:
+    """Return how many lines have the same number of a delimiter outside of quoted cells."""
+    counts = Counter(_QUOTED_AMONG_OTHERS.sub("", line).count(delimiter) for line in lines)
+    return max((lines for count, lines in counts.items() if count), default=0)
 
 
 def _has_quoted_cells(lines: list[str]) -> bool:
