@@ -53,10 +53,6 @@ def json_lines(rows: list[Any]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-def nested(pairs: Pairs) -> list[Any]:
-    return [{"id": str(number), "translation": {"en": en, "de": de}} for number, (en, de) in enumerate(pairs)]
-
-
 def parquet_bytes(rows: list[Any]) -> bytes:
     packed = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(rows), packed)
@@ -116,7 +112,7 @@ NUMBERED = [(str(number), *pair) for number, pair in enumerate(PAIRS)]
 WITH_NAMES = [("id", "text_en", "text_de"), *NUMBERED]
 MANY_THINGS = {"deu.txt": joined([(*pair, "CC-BY 2.0 (France) Attribution: tatoeba.org") for pair in PAIRS]), "_about.txt": b"about\n"}
 MOSES = {"README": b"read\n", "LICENSE": b"terms\n", "Tatoeba.de-en.de": GERMAN, "Tatoeba.de-en.en": ENGLISH, "Tatoeba.de-en.xml": b"<x/>"}
-NESTED = nested(PAIRS)
+NESTED = [{"id": str(number), "translation": {"en": en, "de": de}} for number, (en, de) in enumerate(PAIRS)]
 PARQUET = parquet_bytes(NESTED)
 # The first words of a row of the table in docs/data.md, and for each of its forms the files and further arguments of `data new`.
 FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
