@@ -86,6 +86,12 @@ class Subword:
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
 
+    def unknown_characters(self, text: str) -> set[str]:
+        """Return the characters of a text that are read as the unknown token, which no output contains."""
+        prepared = _prepared(text)
+        tokens = zip(self.processor.encode(prepared), self.processor.encode(prepared, out_type=str), strict=True)
+        return {character for token, piece in tokens if token == UNK for character in piece}
+
     @property
     def lowercases(self) -> bool:
         """Whether it lowercases every text (`bpe.lowercase`)."""
