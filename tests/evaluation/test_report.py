@@ -209,7 +209,7 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": [*HYPOTHESES[:2], ""]}, "(empty)"),
         ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
-        ({"decoding": {"unknown": {"test": [30, 5, 1000]}}}, "Share test 30 3.00% 5 0.50%"),
+        ({"decoding": {"unknown": {"test": [30, 5, 1000]}}}, "test303.00%50.50%"),
         ({"cost": None}, "All stages took 4 min 15 s, without those"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),

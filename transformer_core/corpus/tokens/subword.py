@@ -98,6 +98,11 @@ class Subword:
         return bool(self.processor.normalize("A") == self.processor.normalize("a"))
 
     @property
+    def has_bytes(self) -> bool:
+        """Whether it has a token for each byte (`bpe.byte_fallback`), from which it reads and writes characters without a token."""
+        return bool(self.vocab_size > EOS + 1 and self.processor.is_byte(EOS + 1))
+
+    @property
     def is_bpe(self) -> bool:
         """Whether this is a BPE model."""
         trainer = _proto(self.processor.serialized_model_proto()).trainer_spec
@@ -165,6 +170,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
                 user_defined_symbols=settings.user_symbols,
                 num_threads=1,
                 minloglevel=2,
+                **({"byte_fallback": True} if settings.byte_fallback else {}),  # Also false would be written to the file.
                 **_normalisation(settings, Path(folder)),
             )
         except RuntimeError as error:
