@@ -232,6 +232,23 @@ def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOn
     assert found != without
 
 
+def test_bytes_give_the_same_printable_text_with_either_engine(tmp_path: Path) -> None:
+    """A model that has learnt nothing writes any bytes."""
+    torch.manual_seed(1)
+    bytes_too = with_drawn_norms(Transformer(SIZE, VOCAB + 256).eval())
+    directory = write_model(bytes_too, tmp_path / "model", byte_fallback=True)
+    theirs, ours = CTranslate2Engine.load(directory, 1), Translator.load(directory, device=torch.device("cpu"))
+    greedy, texts = (
+        Search(1, 0.0, "power", max_extra=MAX_EXTRA),
+        ["the 😀", "a {cat}", "犬\u200dé", *(chr(code) for code in range(300, 320))],
+    )
+    tokens = [theirs.subword.encode(text) for text in texts]
+    found = [ranked[0].text for ranked in theirs.translate_tokens(tokens, greedy, 4096)]
+    assert found == [ranked[0].text for ranked in ours.translate(texts, greedy)]
+    assert any("\ufffd" in text for text in found)
+    assert all(text.isprintable() for text in found)
+
+
 def test_a_signal_is_handled_while_ctranslate2_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the looks at a result. In CTranslate2's own wait the handler would run after all of the work."""
     slow = load(drawn(), tmp_path, threads=1)
