@@ -19,19 +19,8 @@ _SEED = 1
 _STRINGS = (
     *("{W}", "{W_W}", "{{W}}", "{N}", "%s", "%d", "%N$s", "%(W)s", "${W}", "$W", "[W]", "<W/>", "__W__", ":W:"),
     *("<b>T</b>", "<i>T</i>", "<W>T</W>", "<W N>T</W>", "**T**", '<a href="https://W.org/W">T</a>', "[T](https://W.com)"),
-    *(
-        "https://W.com",
-        "https://www.W.org/W/W-N",
-        "http://W.net/W?W=N",
-        "www.W.de/W",
-        "W@W.com",
-        "W.W@W.org",
-        "@W",
-        "#W",
-        "#N",
-        "W.W",
-        "W/W.W",
-    ),
+    *("https://W.com", "https://www.W.org/W/W-N", "http://W.net/W?W=N", "www.W.de/W", "W@W.com", "W.W@W.org"),
+    *("@W", "#W", "#N", "W.W", "W/W.W"),
     *("N km", "N kg", "N %", "N GB", "NN", "N-N", "N:N", "vN.N.N"),
 )
 _EMOJI_SHARE = 1 / 5
