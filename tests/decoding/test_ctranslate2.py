@@ -215,9 +215,9 @@ def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2E
     assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.75 * len(pairs)
 
 
-def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
+def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(sources: list[list[int]], tmp_path: Path) -> None:
     """A batch of one: CTranslate2 unites the shortlists of a batch."""
-    directory = write_model(model, tmp_path / "model")
+    directory = write_model(drawn(), tmp_path / "model")
     rows = [[other for other in (token + 1, token + 2) if EOS < other < VOCAB] if token > EOS else [] for token in range(VOCAB)]
     starts, targets = np.cumsum([0, *map(len, rows)]), np.array([target for row in rows for target in row])
     Shortlist(starts, targets, np.arange(4)).save(directory / SHORTLIST)
