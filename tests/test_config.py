@@ -54,7 +54,7 @@ FAULTS = [
 NOT_YAML = [
     ("\twarmup: 400", ":42: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
     ("  warmup: [", ":44: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':41: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("  warmup: 1\n  warmup: 2", ':43: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 
