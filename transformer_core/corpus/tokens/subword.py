@@ -154,6 +154,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     bound.
     """
     model = io.BytesIO()
+    fallback: dict[str, Any] = {"byte_fallback": True} if settings.byte_fallback else {}  # Also false would be written to the file.
     with TemporaryDirectory() as folder:
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -170,7 +171,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
                 user_defined_symbols=settings.user_symbols,
                 num_threads=1,
                 minloglevel=2,
-                **({"byte_fallback": True} if settings.byte_fallback else {}),  # Also false would be written to the file.
+                **fallback,
                 **_normalisation(settings, Path(folder)),
             )
         except RuntimeError as error:
