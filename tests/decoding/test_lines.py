@@ -97,6 +97,7 @@ def test_the_limit_is_the_longest_source_of_the_training_and_never_more_than_the
     trained = config.model_copy(update={"longest_source": 30})
     assert [most_tokens(config, None), most_tokens(trained, None), most_tokens(trained, 20)] == [1024, 30, 19]
     assert [most_tokens(trained, None, 50), most_tokens(trained, 20, 50)] == [50, 19]
+    assert most_tokens(trained.model_copy(update={"target": "tree"}), None) == 1024
 
 
 def test_the_notes_name_the_first_lines_and_the_most_frequent_characters(subword: Subword) -> None:

@@ -13,6 +13,7 @@ from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis
 from transformer_core.models.directory import ModelConfig
+from transformer_core.tasks import is_language
 
 _AFTER_CLAUSE = re.compile(r"[,;:\u2013\u2014\u060c\u061b] |[\u3001\uff0c\uff1b\uff1a]")
 _AFTER_WORD = re.compile(" ")
@@ -111,8 +112,12 @@ class LineReader:
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:
-    """Return the most tokens of a part: as asked for, or as the longest source of the training had; what the model has positions for."""
-    most = asked or min(config.longest_source or MOST_INPUT, MOST_INPUT)
+    """Return the most tokens of a part: as asked for, or as the longest source of the training had; what the model has positions for.
+
+    The output of another task than translation, such as a tree, does not come together from those of parts.
+    """
+    longest = config.longest_source if is_language(config.target) else None
+    most = asked or min(longest or MOST_INPUT, MOST_INPUT)
     return most if positions is None else min(most, positions - 1)
 
 
