@@ -210,7 +210,9 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
     served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
     served.load_context(context)
     asked = {"engine": engine, "beam": 1}
-    narrow, wide = (served.predict(context, TEXTS[:4], {**asked, "shortlist": shortlist}) for shortlist in (True, False))
+    narrow, wide = (  # A request a line: CTranslate2 unites the shortlists of a batch.
+        [served.predict(context, [text], {**asked, "shortlist": shortlist})[0] for text in TEXTS[:4]] for shortlist in (True, False)
+    )
     assert narrow != wide == server.predictions(TEXTS[:4], **asked)
     ranked = Translator.load(directory, shortlist=True).translate(TEXTS[:4], Search(1))
     assert narrow == [hypotheses[0].text for hypotheses in ranked]
@@ -223,7 +225,7 @@ def test_a_long_text_is_translated_in_parts_with_its_line_feeds_and_unknown_char
     served.load_context(context)
     sentence = " ".join(LINES[:3])
     (alone,) = served.predict(context, [sentence])
-    two, long, _ = served.predict(context, [f"{sentence}\n\n{sentence}", f"{sentence}. " * 300, "\u20ac"])
+    two, long, _ = served.predict(context, [f"{sentence}\n\n{sentence}", f"{sentence}. " * 200, "\u20ac"])
     assert two == f"{alone}\n\n{alone}"
     assert len(long) > 100 * len(alone)
     told = [record.message.split(": ")[0] for record in caplog.records]
