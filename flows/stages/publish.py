@@ -35,7 +35,7 @@ SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
-REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
+REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "sentencex", "torch")
 
 
 def run(params: Params) -> str:

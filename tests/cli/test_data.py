@@ -67,7 +67,7 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path
     assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
-    assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
+    assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (656, True, "mine-en-de")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: 
     assert call("data", "new", "mine", "text.en", "text.zh").code == 0
     bpe = load_params(own_files / "params.yaml").bpe
     english = set("sentence 0123456789")
-    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4, 0.9995)
+    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4 + 256, 0.9995)
     train_subword([*lines, *(f"sentence {number}" for number in range(100))], own_files / "spm.model", bpe)
 
 
