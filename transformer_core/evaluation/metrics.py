@@ -17,7 +17,7 @@ from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, references_lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
-from transformer_core.evaluation.significance import RESAMPLES, compare, interval
+from transformer_core.evaluation.significance import TEST, compare, interval
 from transformer_core.tasks import TRANSLATION
 
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
@@ -171,5 +171,5 @@ SCORING = Scoring(
     check_references=check_references,
     outputs="translations",
     purpose="Translates **{source}** to **{target}**, one sentence a line.",
-    test=f"paired bootstrap, {RESAMPLES:,} resamples",
+    test=TEST,
 )
