@@ -32,7 +32,7 @@ from transformer_core.schema import (
     words,
 )
 from transformer_core.sizes import ModelSize, architectures
-from transformer_core.tasks import Task, is_language, task_of
+from transformer_core.tasks import Task, Tokenizer, is_language, task_of
 from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -236,6 +236,7 @@ class Evaluate(Section):
     """Scores and report."""
 
     allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
+    tokenize: Tokenizer | None = words("sacreBLEU's tokeniser for BLEU; empty: by the target ([evaluation.md](evaluation.md#which-bleu))")
     examples: PositiveInt = words("example sentences in the report")
 
 

@@ -18,6 +18,7 @@ from flows.record.tasks import score_table
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
+from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
@@ -31,7 +32,8 @@ PROVENANCE = ("made", "machine")
 
 def run(params: Params) -> str:
     """Score the outputs, write score files, report and record, and print the table."""
-    scoring, began = scoring_of(params.download.task), time.monotonic()
+    scoring = scoring_of(params.download.task, tokenizer_of(params.download.target, params.evaluate.tokenize))
+    began = time.monotonic()
     report = gather(params, scoring)
     seconds = {**report.seconds, "evaluate": time.monotonic() - began}
     report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))

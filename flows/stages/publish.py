@@ -30,6 +30,7 @@ from flows.record.store import tracking_uri
 from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
+from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.pages import with_verdict
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
@@ -53,7 +54,8 @@ def run(params: Params) -> str:
     manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
     settings = PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
     task = params.download.task
-    scoring, scores = scoring_of(task), read_scores(task)
+    scores = read_scores(task)
+    scoring = scoring_of(task, tokenizer_in(scores["signature"]))
     hypotheses, references, sources = read_aligned(
         paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     )
