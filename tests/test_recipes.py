@@ -101,7 +101,7 @@ def test_only_the_machine_section_is_carried_over_wherever_it_stands(tmp_path: P
 
 def test_own_data_fills_in_names_and_does_not_count_the_words_of_a_language_without_spaces_and_keeps_every_other_line() -> None:
     named = {"  corpus: mine", "  source: pt", "  target: zh", "  name: mine-pt-zh"}
-    uncounted = {"  max_words:", "  max_ratio:", "  character_coverage: 0.9995"}
+    uncounted = {"  max_words:", "  character_coverage: 0.9995"}
     for count_words, changed in ((True, named), (False, named | uncounted)):
         filled = recipes.for_own_data("mine", "pt", "zh", pairs=1_000_000, characters=200, count_words=count_words).split("\n")
         assert {new for old, new in zip(recipes.read("own-data").split("\n"), filled, strict=True) if old != new} == changed

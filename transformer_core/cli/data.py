@@ -79,7 +79,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
-    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
+    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words is null." if unspaced else ""
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
     return 0
 

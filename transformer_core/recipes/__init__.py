@@ -87,13 +87,13 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
     strings: Chinese, Japanese and Korean have thousands of characters. With fewer than 50,000 pairs the model is narrower.
 
     Args:
-        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
+        count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words, and lets the
             rarest characters be unknown.
     """
     document = _document(OWN_DATA)
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
-        document["clean"].update(max_words=None, max_ratio=None)
+        document["clean"]["max_words"] = None
         document["bpe"]["character_coverage"] = 0.9995
     least = max(_LEAST_VOCABULARY, 5 * characters // 4)
     document["bpe"]["vocab_size"] = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
