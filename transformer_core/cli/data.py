@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import sys
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_int
+from transformer_core.errors import UserError
 
 
 def add_to(commands: Commands) -> None:
@@ -62,6 +64,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
     from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry
+    from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
     if not arguments.force:
         check_unused(arguments.name)
@@ -79,6 +82,10 @@ def run_new(arguments: argparse.Namespace) -> int:
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
+    try:
+        bleu_metric([], tokenizer_of(target))
+    except UserError as error:  # Stage evaluate would end with it, after the training.
+        print(error, file=sys.stderr)
     rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words is null." if unspaced else ""
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
     return 0

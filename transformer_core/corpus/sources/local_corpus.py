@@ -22,6 +22,7 @@ from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
+_SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 
 
@@ -103,13 +104,17 @@ def languages_without_spaces(entry: Path) -> list[str]:
     return [language for language, text in beginnings.items() if lacks_spaces(text)]
 
 
-def number_of_characters(entry: Path) -> int:
-    """Return the number of different characters in the local training text of an entry, all its languages together, after the repairs.
+def number_of_strings(entry: Path) -> tuple[int, int]:
+    """Return the numbers of different characters and of different short words in the local training text of an entry, after the repairs.
 
-    Of a large corpus only the beginning is read.
+    Those of all its languages together; of a large corpus only the beginning is read.
     """
     lines = chain.from_iterable(islice(lines, _LINES_OF_A_SMALL_CORPUS) for lines in _training_text(entry).values())
-    return len(set().union(*map(normalise, lines)))
+    characters, words = set[str](), set[str]()
+    for line in map(normalise, lines):
+        characters |= set(line)
+        words |= {word for word in line.split() if len(word) <= _SHORT_WORD}
+    return len(characters), len(words)
 
 
 def _training_text(entry: Path) -> dict[str, Iterator[str]]:
