@@ -77,11 +77,11 @@ class Clean(Section):
     max_words: PositiveInt | None = words("most words on a side; empty: any")
     max_ratio: Annotated[float, Field(ge=1)] | None = words("largest ratio of the sides' words; empty: any")
     max_length_ratio: Annotated[float, Field(gt=1)] | None = words(
-        "largest factor between a pair's ratio of characters and the median ratio of all pairs; empty: any"
+        "largest factor between a pair's ratio of characters and the median; empty: any"
     )
     drop_copies: bool = words("drop pairs with equal sides")
     drop_foreign: bool = words("drop pairs with a side mostly in an alphabet that validation and test do not use")
-    drop_other_languages: bool = words("drop pairs with a side that is surely in another language; needs the extra `langid`")
+    drop_other_languages: bool = words("drop pairs with a side surely in another language")
     drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
@@ -122,6 +122,7 @@ class Bpe(Section):
         Field(description="a list of different texts without white space, none of them a special token"),
     ] = words("texts that are always one token, such as the tags of the corpus")
     lowercase: bool = words("lowercase all text: the model outputs lowercase; not for a parser")
+    normalise: list[Literal["width", "quotes", "nfkc"]] = words("[forms of characters](data.md#forms-of-characters) that become one")
 
 
 class Binarize(Section):

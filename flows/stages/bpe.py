@@ -59,6 +59,8 @@ def _copied_model(directory: Path, settings: Bpe) -> str:
     if subword.lowercases != settings.lowercase:
         made = f"{str(subword.lowercases).lower()} of {directory / SUBWORD_MODEL.name}"
         raise configuration_error(f"{PARAMS_FILE}: bpe.lowercase: must be {made}, got {str(settings.lowercase).lower()}")
+    if not subword.reads_as(settings):
+        raise configuration_error(f"{PARAMS_FILE}: bpe.normalise: {directory / SUBWORD_MODEL.name} was learnt with other forms")
     if subword.vocab_size != settings.vocab_size:
         raise configuration_error(
             f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
