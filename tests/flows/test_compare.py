@@ -171,7 +171,7 @@ def test_a_name_matches_without_its_score_and_a_killed_run_only_if_no_finished_o
     train("abc123", name="54.00 BLEU, mine, 4 layers")
     evaluate("evaluation-1", "abc123", BAD)
     assert compare("mine", "abc").startswith("A is evaluation-1, of 54.00 BLEU, mine, 4 layers (")
-    assert compare("killed", "abc", code=65).startswith("run killed: ")
+    assert compare("def456", "abc", code=65).startswith("run def456: ")
 
 
 def test_a_run_that_cannot_be_compared_is_one_line(compare: Compare) -> None:
