@@ -1,48 +1,34 @@
-"""The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows, retries and stops them."""
+"""The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows and stops them."""
 
 import argparse
-import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from hashlib import sha256
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.tasks import Task
+from prefect.states import Completed, Failed
 
-from flows.dvc.commands import dvc, failure, repair, search_path, stage_names
-from flows.dvc.settings import MACHINE, settings_of_run
+from flows.dvc.commands import reproduce, stages_up_to
+from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
-from flows.process.child import TimeLimitError, run_child
-from flows.process.paths import PUBLISHED
-from flows.process.runner import StageError, echo, exit_file, reports_errors
+from flows.process.runner import StageError, echo, reports_errors
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, record, summarize, table_of
-from flows.runs import (
-    Output,
-    ProgressBar,
-    failed,
-    name_run,
-    outcome_of,
-    outcome_task,
-    raise_failure,
-    run_flow,
-    staying_running,
-    wait_for_prefect,
-)
+from flows.runs import name_run, run_flow, wait_for_prefect
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors
+from transformer_core.errors import ExitCode, UserError, first_line, machine_errors
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
@@ -50,16 +36,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
-TRAIN, PUBLISH = "train", "publish"
+TRAIN = "train"
 
 
 @flow(
     name="pipeline",
     description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
 )
-def pipeline(
-    recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
-) -> State[Any] | int:
+def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None, last_stage: str | None = None) -> State[Any] | int:
     """Run the stages of dvc.yaml in order, up to the first that fails, and write a summary as artifacts.
 
     A run with a recipe or overrides works in a worktree, and its outputs are in DVC's cache. After a failure the same run goes on in it.
@@ -67,50 +51,50 @@ def pipeline(
     Args:
         recipe: the recipe of this run; None for params.yaml as it is.
         overrides: values by key for this run, as {"train.updates": 50}.
-        first_stage: the stage to begin with; earlier stages keep their present outputs.
         last_stage: the stage to end with.
 
     Returns:
-        0, or a failed state whose result is a `StageError` with the exit code of the stage that failed.
+        0, or a failed state whose result is a `StageError` with the exit code of the stage that failed: Prefect's worker raises it.
     """
     try:
-        with machine_errors("pipeline", "Use a machine with more."), staying_running():
+        with machine_errors("pipeline", "Use a machine with more."):
             if recipe is None and not overrides:
-                run_stages(first_stage, last_stage)
+                run_stages(stages_up_to(last_stage))
             else:
-                run_in_worktree(settings_of_run(recipe, overrides or {}), first_stage, last_stage)
+                run_in_worktree(settings_of_run(recipe, overrides or {}), stages_up_to(last_stage))
     except (UserError, StageError) as error:
-        return failed(error)
+        failure = StageError(error.exit_code, str(error)) if isinstance(error, UserError) else error
+        return Failed(message=str(failure), data=failure)
     return int(ExitCode.DONE)
 
 
-def run_in_worktree(document: Mapping[str, Any], first_stage: str | None, last_stage: str | None) -> None:
-    """Run stages with other settings in a worktree named after them. Raises as `worktree` and `run_stages`."""
-    names = stage_names()
-    chosen = stages_between(first_stage, last_stage, names)
-    tracked = {name: section for name, section in document.items() if name != MACHINE}
-    key = sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()[:16]
-    with worktree(key, snapshot(), document, chosen[-1], names[: names.index(chosen[0])]) as folder:
+def run_in_worktree(document: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Run stages with other settings in a worktree. Raises as `worktree` and `run_stages`."""
+    with worktree(snapshot(), document) as folder:
         get_run_logger().info("This run works in %s", folder)
-        run_stages(first_stage, last_stage, folder)
+        run_stages(names, folder)
         settings = folder.with_suffix(".yaml")
         write_text(settings, yaml_text(document))
-        here = f"cp {settings.relative_to(Path.cwd())} {PARAMS_FILE} && dvc repro {chosen[-1]}"
+        here = f"cp {settings.relative_to(Path.cwd())} {PARAMS_FILE} && dvc repro {names[-1]}"
         get_run_logger().info("The outputs are in DVC's cache. To have them here: %s", here)
 
 
-def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = Path()) -> None:
-    """Run the stages from one to another in a folder, and leave a summary. Raises `StageError`: one failed."""
+def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
+    """Run stages in a folder up to the first that fails, and leave a summary. Raises what the task of that one has raised."""
     outcomes: dict[str, Outcome] = {}
-    state: State[Any] | None = None
+    state: State[Outcome] | None = None
     with chdir(folder):
         params = load_params()
         name_run(f"{training_name(params)}, {params.train.updates:,} updates")
-        for name in stages_between(first_stage, last_stage, stage_names()):
+        for name in names:
             # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
-            state = stage_task(name, params.machine)(return_state=True, wait_for=[state] if state else None)
-            outcomes[name] = outcome_of(state)
-            if state.is_failed():
+            run: Any = stage_task.with_options(name=name, task_run_name=name)
+            state = cast(State[Outcome], run(name, params.machine, return_state=True, wait_for=[state] if state else None))
+            outcome = state.result(raise_on_failure=False)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            outcomes[name] = outcome
+            if outcome.code:
                 break
         table, training = table_of(outcomes, params.machine.price_per_hour), None
         if TRAIN in outcomes and not outcomes[TRAIN].code:
@@ -120,7 +104,23 @@ def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = P
     if training:
         with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(params.machine)):
             pass
-    raise_failure(outcomes.values())
+    if outcome.code:
+        raise StageError(outcome.code, outcome.message)
+
+
+@task(description="A stage of dvc.yaml, run by DVC", cache_policy=NO_CACHE)
+def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
+    """Run a stage. Failures that may pass are tried again, but not by Prefect's retries, which have a count and no memory of progress."""
+    began, nodes = time.monotonic(), machine.training_nodes if name == TRAIN else 1
+    environment = {FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
+    try:
+        done = reproduce(name, machine, get_run_logger().info, environment=environment)
+    except StageError as error:
+        reason = str(error).removesuffix(f" (exit code {error.exit_code})")
+        outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason, nodes)
+        return Failed(message=str(error), data=outcome)  # Shown as one line; a raised error as a traceback.
+    outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began, nodes=nodes)
+    return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
 
 def leave_artifacts(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], machine: Machine, training: tuple[str, str] | None) -> None:
@@ -132,69 +132,6 @@ def leave_artifacts(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], mach
     )
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
-
-
-def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
-    """Return the stages from one to another, both included; None is the first or the last of all.
-
-    Raises `UserError` (78): no such stage, or the last comes before the first.
-    """
-    for parameter, name in (("first_stage", first), ("last_stage", last)):
-        if name is not None and name not in names:
-            raise configuration_error(f"{parameter}: no stage is called {name!r}", f"Stages: {', '.join(names)}.")
-    chosen = names[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
-    if not chosen:
-        raise configuration_error(f"last_stage: {last} comes before {first}", f"Stages: {', '.join(names)}.")
-    return chosen
-
-
-def stage_task(name: str, machine: Machine) -> Task[[], Any]:
-    """Return the Prefect task of a stage, named after it."""
-    output, nodes = Output(ProgressBar(name).show), machine.training_nodes if name == TRAIN else 1
-    description = f"Stage {name} of dvc.yaml, run by DVC"
-    return outcome_task(name, name, description, output, lambda: run_in_dvc(name, machine, output), machine.patience_hours, Event(), nodes)
-
-
-def run_in_dvc(name: str, machine: Machine, output: Output) -> str:
-    """Run a stage with DVC, or take it from DVC's cache; return what was done.
-
-    DVC skips a stage whose output exists. The output of `publish` is a file, which does not show whether the registry has the model: if it
-    has not (another server, a deleted model), the stage is forced.
-    """
-    done = _repro(name, machine, output)
-    if name == PUBLISH and done == "cached":
-        try:
-            if not in_registry():
-                get_run_logger().info("The registry has no model of %s: publishing again", PUBLISHED)
-                return _repro(name, machine, output, "--force")
-        except UserError as error:
-            raise UserError(f"{name}: {error.message}", error.remedy, error.exit_code) from None
-    return done
-
-
-def in_registry() -> bool:
-    """Return whether the registry has the model that results/published.json names. Raises `UserError` (69): MLflow is unreachable."""
-    published = read_output(PUBLISHED)
-    uri = tracking_uri(load_params().machine)
-    # An experiment's model has no version.
-    return server.registered(uri, published["name"], published.get("version", ""), published.get("run_id", ""))
-
-
-def _repro(name: str, machine: Machine, output: Output, *options: str) -> str:
-    """Run a stage with DVC, and return "ran" or "cached". Raises `StageError`: it failed, or exceeded `machine.limit_hours`."""
-    ended = exit_file(name)
-    ended.unlink(missing_ok=True)
-    repair()
-    limit = machine.limit_hours
-    command = dvc("repro", "--single-item", *options, name)
-    environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
-    try:
-        code = run_child(command, output, limit_seconds=limit and 3600 * limit, environment=environment)
-    except TimeLimitError:
-        raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit:g})") from None
-    if code:
-        raise StageError(*failure(name, code, output.last_line))
-    return "ran" if ended.exists() else "cached"
 
 
 def trained() -> tuple[str, str] | None:
@@ -235,10 +172,9 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
     )
-    parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with; earlier stages keep their present outputs")
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
     options = parser.parse_args(arguments)
-    return {"recipe": options.recipe, "overrides": dict(options.set), "first_stage": options.first_stage, "last_stage": options.last_stage}
+    return {"recipe": options.recipe, "overrides": dict(options.set), "last_stage": options.last_stage}
 
 
 def _override(text: str) -> tuple[str, Any]:

@@ -43,7 +43,7 @@ COMPONENTS = {
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
 WHERE_ALLOWED = {
-    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py", "flows/sweep.py"},
+    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py"},
     "mlflow": {"flows/compare.py", "flows/stages/publish.py"} | RECORD,
 }
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from flows.process.exits import shell_code
-from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
 from flows.process.signals import delayed_stop_signals
 from transformer_core.config import Machine, load_params
@@ -21,7 +20,6 @@ from transformer_core.errors import UserError, git_missing
 
 # Environment variable: the seconds that a scheduler leaves between a stop and the kill.
 GRACE = "TRANSFORMER_GRACE_SECONDS"
-SECONDS_BETWEEN_UPDATES = 60.0
 _TAG = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
 _SURVIVOR_SECONDS = 5.0
@@ -29,37 +27,6 @@ _SURVIVOR_SECONDS = 5.0
 
 class TimeLimitError(Exception):
     """The command exceeded its time limit; all its processes have been ended."""
-
-
-class StageLog:
-    """The output lines of a stage, passed on to a scheduler's log.
-
-    Of the lines for a training's updates, one a minute and the last are logged; all of them move the progress bar.
-
-    Args:
-        write: called with each line to log.
-        show: called with the percentage of the training that is done.
-    """
-
-    def __init__(self, write: Callable[[str], None], show: Callable[[float], None] = lambda _: None) -> None:
-        self._write = write
-        self._show = show
-        self._written = -SECONDS_BETWEEN_UPDATES
-        self.last_line = ""
-
-    def __call__(self, line: str) -> None:
-        if not line.strip():
-            return
-        self.last_line = line
-        found = updates_in(line)
-        if found is None:
-            self._write(line)
-            return
-        done, total, _ = found
-        if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
-            self._written = time.monotonic()
-            self._write(line)
-        self._show(100 * done / total)
 
 
 def run_child(
@@ -124,14 +91,6 @@ def git(folder: Path, *arguments: str, **variables: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
     except FileNotFoundError:
         raise git_missing() from None
-
-
-def terminate_children() -> None:
-    """Send SIGTERM to all processes that `run_child` started in other threads; those calls then return the exit code."""
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error, OSError):  # It may have ended.
-            if _TAG in process.environ():
-                process.terminate()
 
 
 def _terminate(tag: str, lines: "_OutputReader", seconds: float) -> None:

@@ -93,6 +93,13 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
     ]
 
 
+def rows_of(name: str, settings: Sequence[str], scale: int) -> list[Row]:
+    """Return the rows of a sweep."""
+    if name == "params":
+        return grid_rows(settings)
+    return table3_rows(scale) if name == "table3" else table2_rows(scale)
+
+
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
     """Return the rows with the given names, in the order of the table; all rows if there are no names.
 

@@ -17,7 +17,6 @@ from flows.places.work_pool import stage
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
 from flows.record.server import ABOUT, connect
-from flows.sweep import sweep
 from tests.flows.publishing import FIGURES, MANIFEST
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
@@ -119,7 +118,7 @@ def test_a_description_begins_with_the_score_and_the_comparison_and_breaks_no_li
     assert re.match(r"BLEU 86\.41, better than v1 by \d+\.\d\d\n\n", better)
     assert re.match(r"BLEU 86\.41, not significantly different from v2 \(-\d\.\d\d\)\n\n", equal)
     assert re.match(r"BLEU 86\.41, worse than v2 by \d+\.\d\d\n\n", worse)
-    flows = (pipeline.description, stage.description, sweep.description)
+    flows = (pipeline.description, stage.description)
     for text in (RULE, ABOUT, *flows, *(one.partition("```")[0] for one in (first, worse))):
         assert text
         assert not re.search(r"[^\n|]\n[^\n|]", text), text

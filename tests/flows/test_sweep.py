@@ -1,12 +1,9 @@
 """Sweeps: rows, the table, and a sweep that is killed and goes on."""
 
 import math
-import re
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +12,19 @@ import psutil
 import pytest
 from dvc.repo import Repo
 
-from flows.dvc.commands import without_advice
 from flows.dvc.worktree import Snapshot, snapshot
-from flows.process.child import StageLog
 from flows.process.runner import StageError
 from flows.record import sending
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
-from flows.sweep import Sweep, main, plan, write_table
-from flows.sweeps.jobs import Job, run_job
+from flows.sweep import Sweep, Trial, main, plan, train, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
-from tests.clone import CORPUS, Clone, git, tiny_clone
+from tests.clone import Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params, resolve
-from transformer_core.errors import UserError
 from transformer_core.files import WORKTREES, write_json, write_text
 
 
@@ -125,7 +118,7 @@ def clone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> Clone:
 
 def test_a_key_changes_with_settings_and_code_alone(clone: Clone) -> None:
     def keys(seeds: int, updates: int, scale: int) -> list[str]:
-        return [job.key for job in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=scale).jobs]
+        return [trial.key for trial in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=scale).trials]
 
     first = keys(1, 30, 16)
     assert keys(1, 30, 16) == first
@@ -148,47 +141,8 @@ def test_a_key_changes_with_a_pretrained_model_that_a_row_names(clone: Clone) ->
         folder = clone.root / "pretrained/parent"
         folder.mkdir(exist_ok=True)
         (folder / "spm.model").write_text(content)
-        keys += [job.key for job in plan("params", ["bpe.init_from=parent"]).jobs]
+        keys += [trial.key for trial in plan("params", ["bpe.init_from=parent"]).trials]
     assert keys[0] != keys[1]
-
-
-def test_a_corpus_without_sums_is_refused_until_they_are_locked(clone: Clone) -> None:
-    """Each workspace would fetch it anew."""
-    with pytest.raises(UserError, match=r"corpora/wmt14-en-de\.lock: missing"):
-        plan("table3", recipe="wmt14-en-de-base", rows=["base"])
-    (clone.root / "corpora/wmt14-en-de.lock").write_text("{}")
-    clone.commit("lock")
-    assert len(plan("table3", recipe="wmt14-en-de-base", rows=["base"]).jobs) == 1
-
-
-@pytest.mark.parametrize(
-    ("corpus", "model", "locked", "fault"),
-    [
-        ("wmt14-en-fr", "../teacher", {}, "wmt14-en-fr.lock: missing, but files of wmt14-en-fr have no published sums"),
-        ("tiny", "models:/teacher@champion", {}, "student.lock: has no sum of models:/teacher@champion"),
-        ("student", "models:/teacher@champion", {"models:/other/1": "0" * 64}, "student.lock: has no sum of models:/teacher@champion"),
-        ("student", "models:/teacher@champion", {"models:/teacher@champion": "0" * 64}, None),
-        ("student", "../teacher", {}, None),
-    ],
-)
-def test_a_translated_corpus_without_the_sums_of_its_text_and_model_is_refused(
-    corpus: str, model: str, locked: dict[str, str], fault: str | None, clone: Clone
-) -> None:
-    source = f"{{translated: {{corpus: {corpus}, model: {model}, side: target}}}}"
-    entry = CORPUS.replace("name: tiny", "name: student").replace("}}}]", f"}}}}}}, {source}]", 1)
-    Path("corpora/student.yaml").write_text(entry, encoding="utf-8")
-    write_json(Path("corpora/student.lock"), locked)
-    clone.commit("student")
-    with nullcontext() if fault is None else refused(78, rf"^corpora/{re.escape(fault)}"):
-        assert len(plan("params", ["download.corpus=student"]).jobs) == 1
-
-
-@pytest.mark.usefixtures("clone")
-def test_jobs_that_differ_after_the_training_alone_or_would_write_one_state_have_one_training() -> None:
-    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"]).jobs
-    assert len({job.training for job in jobs}) == len({(job.seed, job.training) for job in jobs}) == 2
-    jobs = plan("params", ["train.updates=20,40", "train.patience=3,4", "train.warmup=5,6"]).jobs
-    assert len({job.training for job in jobs}) == 2
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:
@@ -228,13 +182,13 @@ def test_a_result_has_the_row_of_the_sweep_that_shows_it() -> None:
     """Two sweeps of the same trainings: the seeds in the settings, and as repetitions of one row."""
     in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"])
     repeated = plan("params", ["train.warmup=200"], seeds=2)
-    assert [job.key for job in in_settings.jobs] == [job.key for job in repeated.jobs]
-    for job in in_settings.jobs:
-        write_json(job.result, result(job.row, job.seed, 10.0))
+    assert [trial.key for trial in in_settings.trials] == [trial.key for trial in repeated.trials]
+    for trial in in_settings.trials:
+        write_json(trial.result, result(trial.row, trial.seed, 10.0))
     assert "| train.warmup=200 | 2 |" in write_table(repeated)
     assert "| train.warmup=200 train.seed=2 | 1 |" in write_table(in_settings)
     assert "| train.warmup=200 | 2 |" in Path("results/sweeps/params-train.warmup=200/table.md").read_text(encoding="utf-8")
-    in_settings.jobs[1].result.write_text("{")
+    in_settings.trials[1].result.write_text("{")
     with refused(65, r"\.json: not valid JSON \(.+\)\. Remove it, then run the sweep again\.$"):
         write_table(in_settings)
 
@@ -258,8 +212,8 @@ def test_each_sweep_is_recorded_once_with_all_its_rows(clone: Clone, monkeypatch
     """All results are there, as after a stop before the record; the second sweep shares its row `base` with the first."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clone.root}/mlflow.db")
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 300.0)  # A busy machine needs more than the few seconds of users to make the database.
-    for job in plan("table3", rows=["base", "B-dk16"]).jobs:
-        write_json(job.result, result(job.row, job.seed, 10.0))
+    for trial in plan("table3", rows=["base", "B-dk16"]).trials:
+        write_json(trial.result, result(trial.row, trial.seed, 10.0))
     for rows in ("base", "base,B-dk16", "base,B-dk16"):
         assert main(["table3", "--rows", rows]) == 0
     client = connect(f"sqlite:///{clone.root}/mlflow.db")
@@ -283,7 +237,7 @@ stages:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
-    """A repository of three stages as the working directory; the first reads a model of `dvc add`, and something kills the second."""
+    """A repository of three stages as the working directory; something kills the second."""
     monkeypatch.chdir(tmp_path)
     git("init", "-q")
     write_text(Path("pretrained/parent/spm.model"), "a model")
@@ -294,24 +248,16 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
     return snapshot()
 
 
-BASE = Job("base", 1, {}, "0123456789abcdef")
-
-
-def test_the_reason_of_a_sweep_names_the_stage_that_was_killed_and_the_log_has_no_advice_of_dvc(
-    small: Snapshot, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(StageError, match=r"^base, seed 1: train: failed to reproduce 'train': .*exited with -9 \(exit code 137\)$"):
-        run_job(BASE, small, Machine(), StageLog(without_advice(print)))
-    assert (BASE.workspace / ".state/exit/bpe.json").exists()
-    written = capsys.readouterr().out
+def test_the_reason_of_a_sweep_names_the_stage_that_was_killed(small: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
+    base = Trial("base", 1, {}, "0123456789abcdef")
+    with pytest.raises(StageError, match=r"^train: failed to reproduce 'train': .*exited with -9 \(exit code 137\)$"):
+        train(base, small, Machine(patience_hours=1e-6))
+    (folder,) = WORKTREES.glob("*/")
+    assert (folder / ".state/exit/bpe.json").exists()
+    written = capsys.readouterr().err
     assert "Running stage 'bpe':" in written
+    assert "Trying again in 0 seconds" in written
     assert "Updating lock file" not in written  # A worktree is removed at the end, with its dvc.lock.
-
-
-def test_a_model_of_dvc_add_that_the_cache_does_not_have_is_named_with_the_way_to_fetch_it(small: Snapshot) -> None:
-    shutil.rmtree(small.cache)
-    with refused(78, r"^base, seed 1: dvc checkout: .*pretrained/parent .* Fetch missing data: dvc pull pretrained/parent\.dvc$"):
-        run_job(BASE, small, Machine(), StageLog(print))
 
 
 COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16", "--scale", "16"]
@@ -332,26 +278,23 @@ def trainings(clone: Clone) -> list[psutil.Process]:
 
 
 @pytest.mark.slow  # a minute or two: two trainings through the pipeline
-@pytest.mark.prefect
-def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_is_trained_by_several_processes_and_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = tiny_clone(tmp_path / "clone")
-    clone.environment["PREFECT_API_URL"] = prefect_server
     workspaces = clone.root / WORKTREES
-    with started(clone, "--rows", "base,B-dk16,C-N2,C-N4", "--at-once", "2") as process:  # The fourth waits for its turn, in vain.
-        wait_for(lambda: len(list(workspaces.glob("*/models"))) == 2, process=process)  # The first row is trained alone.
-        process.terminate()
-        assert process.wait(timeout=60) == 75
-    assert "stopped by SIGTERM" in (tmp_path / "output").read_text(encoding="utf-8")
-    assert not trainings(clone)
+    with started(clone) as first:
+        wait_for(lambda: trainings(clone), process=first)
+        with started(clone) as second:  # It takes the second row, because the first process has the first one.
+            wait_for(lambda: len(list(workspaces.glob("*/models"))) == 2 or results_of(clone), process=second)
+            assert "this run is running in process" in (tmp_path / "output").read_text(encoding="utf-8")
+            second.terminate()
+            assert second.wait(timeout=60) == 75
+            assert "stopped by SIGTERM" in (tmp_path / "output").read_text(encoding="utf-8")
+        wait_for(lambda: results_of(clone), process=first)
+        below = wait_for(lambda: trainings(clone), process=first)
+        first.kill()
+    assert not psutil.wait_procs(below, timeout=60)[1]
     before = results_of(clone)
     assert len(before) == 1
-
-    with started(clone) as process:
-        below = wait_for(lambda: trainings(clone), process=process)
-        process.kill()
-    assert not psutil.wait_procs(below, timeout=60)[1]
     for workspace in workspaces.glob("*/"):
         (workspace / ".dvc/tmp/rwlock").write_text("")  # As when DVC is killed while it writes them.
         (workspace / "dvc.lock").write_text("")
@@ -359,7 +302,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     output = clone.run(*COMMAND)
     assert "2 trainings, 1 of them done, 1 to run" in output
     assert results_of(clone).items() >= before.items()
-    assert len(list(workspaces.glob("*/"))) == 1  # That of C-N2, which this sweep does not have.
+    assert not list(workspaces.glob("*/"))
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
     assert rows[-2:] == ["| base", "| B-dk16"]
     monkeypatch.chdir(clone.root)
@@ -369,9 +312,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     runs = defaultdict(list)
     for run in client.search_runs([experiment_id(client)]):
         runs[run.data.tags.get("kind", "training")].append(run)
-    trained = [run.data.tags["fingerprint"] for run in runs.pop("training")]
-    assert len(trained) == len({*trained})
-    assert len(trained) in (2, 3)  # C-N2 has one too, if it had begun.
+    assert len({run.data.tags["fingerprint"] for run in runs["training"]}) == len(runs.pop("training")) == 2
     assert {kind: len(found) for kind, found in runs.items()} == {"sweep": 1, "row": 2, "evaluation": 2}
     sweep = runs["sweep"][0].info.run_id
     assert {run.data.tags[PARENT_TAG] for run in runs["row"]} == {sweep}
@@ -380,4 +321,3 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
 
     output = clone.run(*COMMAND)
     assert "2 trainings, 2 of them done, 0 to run" in output
-    assert "Task run" not in output
