@@ -63,7 +63,8 @@ def snapshot() -> Snapshot:
             shutil.copyfile(mine, index)
         there = {"GIT_INDEX_FILE": str(index)}
         git(Path(), "add", "--update", ".", **there)
-        if new := _untracked(there, *_inputs()):
+        inputs = {path.partition("/")[0] for stage in stages().values() for path in stage.get("deps", [])}
+        if new := _untracked(there, *(name for name in sorted(inputs) if Path(name).exists())):
             git(Path(), "add", "--", *new, **there)
         tree = git(Path(), "write-tree", **there)
         untracked = _untracked(there, "--directory", "--no-empty-directory", ".")
@@ -75,12 +76,6 @@ def snapshot() -> Snapshot:
 def _untracked(index: Mapping[str, str], *arguments: str) -> list[str]:
     listed = git(Path(), "ls-files", "-z", "--others", "--exclude-standard", *arguments, **index)
     return [name for name in listed.split("\0") if name]
-
-
-def _inputs() -> list[str]:
-    """Return the top-level folders and files that stages depend on and no stage makes."""
-    deps = {path.partition("/")[0] for stage in stages().values() for path in stage.get("deps", [])}
-    return [name for name in sorted(deps) if Path(name).exists()]
 
 
 @contextmanager
@@ -107,9 +102,7 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            for file in (folder / CORPORA).glob("*.lock"):  # The sums of new downloads, which a person commits.
-                if not (CORPORA / file.name).exists():
-                    shutil.copyfile(file, CORPORA / file.name)
+            _copy_sums(folder, Path())
         git(Path(), "worktree", "remove", "--force", "--force", str(folder))
 
 
@@ -128,11 +121,19 @@ def _check_out(folder: Path, files: Snapshot) -> None:
         if not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path(name).absolute())
-    for mine in (DVC_LOCK, Path(".dvc/config.local"), *CORPORA.glob("*.lock")):
+    for mine in (DVC_LOCK, Path(".dvc/config.local")):
         if mine.exists():
             shutil.copyfile(mine, folder / mine)
+    _copy_sums(Path(), folder)
     subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
     repair(folder)
+
+
+def _copy_sums(here: Path, there: Path) -> None:
+    """Copy the sums of downloads that are new since the snapshot; a person commits them."""
+    for file in (here / CORPORA).glob("*.lock"):
+        if not (there / CORPORA / file.name).exists():
+            shutil.copyfile(file, there / CORPORA / file.name)
 
 
 def _is_worktree(folder: Path) -> bool:

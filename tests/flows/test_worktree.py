@@ -156,7 +156,8 @@ def test_a_worktree_stays_after_a_failure_and_belongs_to_one_process() -> None:
 
 
 def test_the_sums_of_a_download_are_kept_here_also_after_a_failure_and_are_in_later_worktrees() -> None:
-    write_text(Path("corpora/catalogue.yaml"), "")
+    write_text(Path("corpora/wmt.yaml"), "")
+    git("add", "corpora")
     files = snapshot()
     with suppress(ZeroDivisionError), worktree(files, SETTINGS) as folder:
         write_text(folder / "corpora/wmt.lock", "{}")
