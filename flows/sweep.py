@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -27,9 +27,6 @@ from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, se
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record.documents import read_output
-from flows.record.run import NAME, SCORES_STEP, RunRecord, flatten, read_record
-from flows.record.sending import background_sender
-from flows.record.store import tracking_uri
 from flows.record.tasks import read_scores
 from flows.sweeps import table as tables
 from flows.sweeps.rows import choose, document_of, rows_of, scale_for
@@ -37,7 +34,7 @@ from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, check_params, load_params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import read_json, write_json
+from transformer_core.files import new_directory, read_json, write_json, write_text
 from transformer_core.tasks import task_of
 
 NAMES = ("table3", "table2", "params")
@@ -124,9 +121,7 @@ def plan(
             relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
             key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
             trials.append(Trial(row.name, document["train"]["seed"], document, key))
-    machine = base.machine
-    price = None if machine.price_per_hour is None else machine.price_per_hour * machine.training_nodes
-    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings, price))
+    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
 
 
 def _code(tree: str) -> str:
@@ -178,38 +173,14 @@ def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
 def write_table(planned: Sweep) -> str:
     """Write the table of the trials with a result, and return its markdown."""
     # A result may be of another sweep, in which its row had another name.
-    results = [{**_result(trial), "row": trial.row, "seed": trial.seed} for trial in planned.trials if trial.result.exists()]
-    table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
+    done, remedy = [trial for trial in planned.trials if trial.result.exists()], "Remove it, then run the sweep again."
+    results = [{**read_json(trial.result, remedy), "row": trial.row, "seed": trial.seed} for trial in done]
+    table = tables.summarize(results, with_paper=planned.about.name == "table3")
     text = tables.markdown(table, results, planned.about)
-    tables.write(table, text, planned.folder)
+    with new_directory(planned.folder) as temporary:
+        table.to_csv(temporary / "table.csv", index=False)
+        write_text(temporary / "table.md", text)
     return text
-
-
-def _result(trial: Trial) -> dict[str, Any]:
-    result: dict[str, Any] = read_json(trial.result, "Remove it, then run the sweep again.")
-    return result
-
-
-def record(planned: Sweep, machine: Machine) -> None:
-    """Record the sweep in MLflow, once: a run with the table, and a child run with the settings and figures of each trial."""
-    identity = f"sweep-{planned.about.name}-{sha256(' '.join(trial.key for trial in planned.trials).encode()).hexdigest()[:12]}"
-    if read_record(identity) is not None:
-        return
-    run = RunRecord(id=identity)
-    run.tags = {NAME: f"sweep {planned.about.name}", "kind": "sweep"}
-    run.parameters = flatten(asdict(planned.about))
-    for trial in planned.trials:
-        # With the sweep, because a run has one parent and other sweeps may have the same trial.
-        row = RunRecord(id=f"{identity}-{trial.key[:16]}", parent=identity)
-        row.tags = {NAME: trial.name, "kind": "row"}
-        row.parameters = flatten(trial.document)
-        figures = _result(trial)
-        row.measure(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
-        row.end()
-    run.attach_files(sorted(planned.folder.iterdir()))
-    run.end()
-    with background_sender(run, tracking_uri(machine)):
-        pass
 
 
 @reports_errors
@@ -231,8 +202,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
         print(f"{planned.folder}: table.csv, table.md")
-    if not planned.missing:
-        record(planned, machine)
     return code
 
 
