@@ -1,6 +1,9 @@
 """The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows and stops them."""
 
 import argparse
+import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -8,27 +11,35 @@ from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import httpx
+import psutil
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed
 
 from flows.dvc.commands import reproduce, stages_up_to
 from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
+from flows.process.exits import BUG
+from flows.process.patience import Patience
 from flows.process.runner import StageError, echo, reports_errors
+from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, record, summarize, table_of
-from flows.runs import name_run, run_flow, wait_for_prefect
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
-from transformer_core.errors import ExitCode, UserError, first_line, machine_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
@@ -104,8 +115,9 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
     if training:
         with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(params.machine)):
             pass
-    if outcome.code:
-        raise StageError(outcome.code, outcome.message)
+    for ended in outcomes.values():
+        if ended.code:
+            raise StageError(ended.code, ended.message)
 
 
 @task(description="A stage of dvc.yaml, run by DVC", cache_policy=NO_CACHE)
@@ -154,6 +166,100 @@ def training_link(machine: Machine, training: tuple[str, str]) -> str:
         return ""
 
 
+def name_run(name: str) -> None:
+    """Name the current flow run, unless somebody has named it: Prefect's own names are two words without a meaning."""
+    context = FlowRunContext.get()
+    if context and context.flow_run and re.fullmatch(r"[a-z]+-[a-z]+", context.flow_run.name):
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_name(context.flow_run.id, name)
+        context.flow_run.name = name
+
+
+def wait_for_prefect(hours: float) -> None:
+    """Wait until the configured server answers, for these hours at most: without it a run whose stages are done would be lost.
+
+    Stages and their tasks need no server. A temporary one is not waited for.
+    """
+    patience = Patience(hours)
+    while PREFECT_API_URL.value():
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+        pause = patience.pause_after(ExitCode.UNAVAILABLE) if trouble else None
+        if pause is None:
+            return
+        echo(f"Prefect does not answer: {first_line(cast(Exception, trouble))}. The stages are done; waiting for it.", sys.stderr)
+        time.sleep(pause)
+
+
+def reach_prefect() -> None:
+    """Check the configured Prefect server, or start a temporary one that outlives the stages: it ignores the signals of a terminal.
+
+    Raises `UserError` (69): the configured server is unreachable.
+    """
+    terminal = {signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
+    try:
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
+    if trouble:
+        remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
+        raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+    if not PREFECT_API_URL.value():
+        _end_children_with_this_process()
+
+
+def _end_children_with_this_process() -> None:
+    """Have a shell stop the present children of this process (a temporary server) when this process ends, even if it is killed.
+
+    The shell waits for the end of a pipe, whose other end stays open in this process alone.
+    """
+    script = 'trap "" INT TERM USR1 HUP; exec >/dev/null 2>&1; read -r _; kill "$@"'
+    children = [str(child.pid) for child in psutil.Process().children()]
+    read_end, _ = os.pipe()
+    os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", *children], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)])
+    os.close(read_end)
+
+
+def _stop_behind(error: BaseException | None) -> str:
+    """Return the stop signal that caused an error, or "": a signal to the whole group also ends the server, and Prefect's reports fail."""
+    while error is not None:
+        if isinstance(error, Interrupted | TerminationSignal):
+            return str(error) if isinstance(error, Interrupted) else f"stopped by {signal.Signals(error.signal).name}"
+        error = error.__context__
+    return ""
+
+
+def run_flow(parameters: Mapping[str, Any]) -> int:
+    """Run the flow and return its exit code; 75 after a signal, once all its processes have ended.
+
+    Raises `UserError` (69): the server is unreachable.
+    """
+    stop_on_signals()
+    state: State[Any] | None = None
+    try:
+        reach_prefect()
+        # Few retries, because a temporary server that the same signal ended does not come back; Prefect would try for a minute.
+        with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
+            state = cast(State[Any], pipeline(**parameters, return_state=True))
+        result = state.result(raise_on_failure=False)
+    except (Interrupted, Exception) as error:
+        if stopped := _stop_behind(error):
+            raise Interrupted(stopped) from None
+        if not isinstance(error, httpx.TransportError):
+            raise
+        result = error
+    if isinstance(result, httpx.TransportError):
+        remedy = "The outputs of finished stages are kept. Start it, and run this again to resume."
+        raise UserError(f"Prefect is unreachable: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
+    if state and not state.is_completed():
+        echo(state.message or state.name or "failed", sys.stderr)
+    if isinstance(result, StageError):
+        return result.exit_code
+    return result if isinstance(result, int) else BUG
+
+
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
@@ -162,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parameters = parse(arguments)
     settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
-    return run_flow(pipeline, parameters)
+    return run_flow(parameters)
 
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:

@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from mlflow import MlflowClient
-from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
 
 from flows import pipeline as module
-from flows import runs as shared
 from flows.dvc import commands
 from flows.dvc.commands import stages_up_to
 from flows.pipeline import pipeline, trained, training_link
@@ -30,7 +27,6 @@ from flows.record.run import RunRecord
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
-from flows.runs import run_flow
 from tests.clone import git
 from tests.flows.publishing import FIGURES
 from tests.flows.servers import with_tables
@@ -252,15 +248,6 @@ def test_a_run_that_is_marked_as_crashed_while_it_is_alive_goes_on_and_is_comple
     assert [str(one.name) for one in client.read_flow_run_states(state.state_details.flow_run_id)][-2:] == ["Crashed", "Completed"]
 
 
-@pytest.mark.slow
-@with_prefect
-def test_a_stage_without_its_output_fails_with_the_message_of_dvc() -> None:
-    behave("train", "os._exit(0)")
-    state = run_pipeline()
-    assert code_of(state) == 255
-    assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
-
-
 @with_prefect
 def test_a_stage_has_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """That its processes save and end then is tested with `run_child`."""
@@ -281,8 +268,8 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
     def reached() -> None:
         raise UserError("Prefect is reached")
 
-    monkeypatch.setattr(shared, "reach_prefect", reached)
-    monkeypatch.setattr(shared, "stop_on_signals", lambda: None)  # Those of this process stay.
+    monkeypatch.setattr(module, "reach_prefect", reached)
+    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
     before = Path("params.yaml").read_bytes()
     for arguments, line in (
         (["--set", "train.updates=x"], "params.yaml: train.updates: must be "),
@@ -291,15 +278,6 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
         module.main(arguments)
         assert capsys.readouterr().err.startswith(line)
         assert Path("params.yaml").read_bytes() == before
-
-
-def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
-    given = module.parse(["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.limit_hours=2", "--last-stage", "train"])
-    assert given == {
-        "recipe": "multi30k",
-        "overrides": {"train.updates": 50, "machine.limit_hours": 2},
-        "last_stage": "train",
-    }
 
 
 @pytest.fixture
@@ -417,21 +395,6 @@ def test_a_configured_server_that_is_unreachable_is_one_line_and_exit_code_69() 
     assert output.startswith("Prefect at http://127.0.0.1:9/api/ is unreachable: ")
     assert output.count("\n") == 1
     assert runs("train") == 0
-
-
-@pytest.mark.slow
-@with_prefect
-def test_a_server_that_dies_under_a_flow_is_one_line_and_exit_code_69(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared, "stop_on_signals", lambda: None)  # Those of this process stay.
-
-    @flow
-    def cut_off() -> int:
-        raise httpx.ConnectError("connection refused")
-
-    assert run_flow(cut_off, {}) == 69
-    assert "Prefect is unreachable: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
 
 
 @pytest.mark.prefect
