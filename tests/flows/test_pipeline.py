@@ -51,13 +51,12 @@ stages:
   publish:
     cmd: python stage.py publish
     deps: [evaluate.txt]
-    outs: [results/published.json]
+    outs: [publish.txt]
 """
 STAGE = """
 import os, pathlib, sys, time
 from flows.process.runner import run_here, run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import WORKTREES, write_json
 name = sys.argv[1]
 
 def run(params):
@@ -66,10 +65,7 @@ def run(params):
     behaviour = pathlib.Path(f"{name}.behaviour")
     if behaviour.exists():
         exec(behaviour.read_text())
-    if name == "publish":
-        write_json(pathlib.Path("results/published.json"), {"name": "toy", "version": "1", "run_id": "none"})
-    else:
-        pathlib.Path(f"{name}.txt").write_text("made")
+    pathlib.Path(f"{name}.txt").write_text("made")
     return f"made {name}"
 
 raise SystemExit(run_stage(name, lambda: run_here(name, run)))
@@ -103,7 +99,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it as the working directory, with a registry that has what it publishes."""
+    """A copy of it as the working directory."""
     folder = shutil.copytree(template, tmp_path / "toy")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.05)
