@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from flows.dvc.commands import DVC_FILE, reproduce, stages, stages_up_to
+from flows.dvc.commands import DVC_FILE, repository_stages, reproduce, stages_up_to
 from flows.dvc.settings import MACHINE, settings_of_run
 from flows.dvc.worktree import Snapshot, snapshot, worktree
 from flows.process.child import git
@@ -126,7 +126,8 @@ def plan(
 
 def _code(tree: str) -> str:
     """Return the SHA-256 of what the stages up to evaluate depend on in a tree of git: code, catalogue and pretrained models."""
-    deps = {path for name in stages_up_to(LAST_STAGE) for path in stages()[name].get("deps", [])}
+    stages = repository_stages()
+    deps = {path for name in stages_up_to(LAST_STAGE) for path in stages[name].get("deps", [])}
     # All of `PRETRAINED`: dvc.yaml has the names of its models from the settings, which differ between rows.
     wanted = sorted({*deps, *(f"{path}{DVC_FILE}" for path in deps), str(PRETRAINED)})
     return sha256(git(Path(), "ls-tree", "-r", tree, "--", *wanted).encode()).hexdigest()

@@ -32,7 +32,7 @@ _STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
-def stages(root: Path = Path()) -> dict[str, Any]:
+def repository_stages(root: Path = Path()) -> dict[str, Any]:
     """Return the stages of dvc.yaml by name, in the order of the file, in which they run. Raises `UserError` (78)."""
     document = read_yaml(root / "dvc.yaml")
     found = document.get("stages") if isinstance(document, dict) else None
@@ -43,7 +43,7 @@ def stages(root: Path = Path()) -> dict[str, Any]:
 
 def stages_up_to(last: str | None, root: Path = Path()) -> list[str]:
     """Return the names of the stages up to one of them, None for the last. Raises `UserError` (78): no such stage."""
-    names = list(stages(root))
+    names = list(repository_stages(root))
     if last is not None and last not in names:
         raise configuration_error(f"last_stage: no stage is called {last!r}", f"Stages: {', '.join(names)}.")
     return names if last is None else names[: names.index(last) + 1]

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.dvc.commands import DVC_FILE, dvc, repair, stages
+from flows.dvc.commands import DVC_FILE, dvc, repair, repository_stages
 from flows.dvc.settings import MACHINE
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, STATE
@@ -63,7 +63,7 @@ def snapshot() -> Snapshot:
             shutil.copyfile(mine, index)
         there = {"GIT_INDEX_FILE": str(index)}
         git(Path(), "add", "--update", ".", **there)
-        inputs = {path.partition("/")[0] for stage in stages().values() for path in stage.get("deps", [])}
+        inputs = {path.partition("/")[0] for stage in repository_stages().values() for path in stage.get("deps", [])}
         if new := _untracked(there, *(name for name in sorted(inputs) if Path(name).exists())):
             git(Path(), "add", "--", *new, **there)
         tree = git(Path(), "write-tree", **there)
