@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
-            client = connect(uri, transfers=True)
+            client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
         if a.settings["references_sha256"] != b.settings["references_sha256"]:
             fault = f"runs {a.name} and {b.name}: were scored against different references"

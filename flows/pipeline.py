@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import psutil
@@ -32,19 +32,16 @@ from flows.process.patience import Patience
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
-from flows.record.documents import CHECKPOINT_CONFIG, read_output
+from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
-from flows.record.sending import background_sender
+from flows.record.run import identity_of
 from flows.record.store import tracking_uri
-from flows.record.summary import Outcome, record, summarize, table_of
+from flows.record.summary import Outcome, summarize, table_of
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
 TRAIN = "train"
@@ -107,14 +104,8 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
             outcomes[name] = outcome
             if outcome.code:
                 break
-        table, training = table_of(outcomes, params.machine.price_per_hour), None
-        if TRAIN in outcomes and not outcomes[TRAIN].code:
-            training = trained()
         wait_for_prefect(params.machine.patience_hours)
-        leave_artifacts(table, outcomes, params.machine, training)
-    if training:
-        with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(params.machine)):
-            pass
+        leave_artifacts(outcomes, params.machine)
     for ended in outcomes.values():
         if ended.code:
             raise StageError(ended.code, ended.message)
@@ -123,44 +114,39 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
 @task(description="A stage of dvc.yaml, run by DVC", cache_policy=NO_CACHE)
 def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
     """Run a stage. Failures that may pass are tried again, but not by Prefect's retries, which have a count and no memory of progress."""
-    began, nodes = time.monotonic(), machine.training_nodes if name == TRAIN else 1
+    began = time.monotonic()
     environment = {FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
     try:
         done = reproduce(name, machine, get_run_logger().info, environment=environment)
     except StageError as error:
         reason = str(error).removesuffix(f" (exit code {error.exit_code})")
-        outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason, nodes)
+        outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason)
         return Failed(message=str(error), data=outcome)  # Shown as one line; a raised error as a traceback.
-    outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began, nodes=nodes)
+    outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began)
     return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
 
-def leave_artifacts(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], machine: Machine, training: tuple[str, str] | None) -> None:
+def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     """Write the summary to the terminal, and as artifacts: a table, and a text with the score and a link to the training in MLflow."""
-    link, command = training_link(machine, training) if training else "", server.ui_command(tracking_uri(machine))
-    summary = summarize(table, outcomes, link, command)
-    create_table_artifact(
-        key=TABLE_ARTIFACT, table=cast("list[dict[str, Any]]", table.to_dict("records")), description="What each stage did"
-    )
+    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    table = table_of(outcomes.values())
+    summary = summarize(table, outcomes, link, server.ui_command(tracking_uri(machine)))
+    create_table_artifact(key=TABLE_ARTIFACT, table=table, description="What each stage did")
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
 
-def trained() -> tuple[str, str] | None:
-    """Return fingerprint and run of the training whose checkpoints are here; None if there are none."""
-    if not CHECKPOINT_CONFIG.exists():
-        return None
-    training = read_output(CHECKPOINT_CONFIG)["training"]
-    return training["fingerprint"], training.get("run", "")
-
-
-def training_link(machine: Machine, training: tuple[str, str]) -> str:
-    """Return the address of a training's run in MLflow, as of `trained`; empty if MLflow has no such run or is unreachable."""
+def training_link(machine: Machine) -> str:
+    """Return the address in MLflow of the training whose checkpoints are here; empty if it has none, or MLflow is unreachable."""
     uri = tracking_uri(machine)
+    if not CHECKPOINT_CONFIG.exists():
+        return ""
+    from transformer_core.models.directory import read_config  # Here: torch takes seconds to load.
+
     try:
-        client = server.connect(uri)
-        run = server.find_training(client, *training)
-        return server.run_link(uri, run) if run else ""
+        training = identity_of(read_config(CHECKPOINT_CONFIG).training.model_dump())
+        runs = server.search(server.connect(uri), f"tags.{server.RECORD} = '{training}'")
+        return server.run_link(uri, runs[0]) if runs else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", first_line(error))
         return ""

@@ -26,8 +26,7 @@ from flows.process.child import git
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
-from flows.record.documents import read_output
-from flows.record.tasks import read_scores
+from flows.record.documents import read_output, read_scores
 from flows.sweeps import table as tables
 from flows.sweeps.rows import choose, document_of, rows_of, scale_for
 from transformer_core.cli.arguments import Parser, positive_int

@@ -12,8 +12,9 @@ from flows.compare import main
 from flows.record import server
 from flows.record.run import NAME, RunRecord, flatten
 from flows.record.sending import sync
-from flows.record.server import connect, experiment_id, find_training
+from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
+from tests.flows.publishing import training
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
 from transformer_core.config import load_params
@@ -110,9 +111,8 @@ def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: C
     out = compare("evaluation-1", "evaluation-2")
     assert ["decode.beam", "4", "8"] in [line.split() for line in out.split("\n")]
     assert "train.warmup" not in out
-    training = find_training(connect(store()), "abc123")
-    assert training is not None
-    for run in ("abc123", training.info.run_id, training.info.run_id[:8]):  # The training's latest evaluation.
+    identity = training(connect(store()), "abc123").info.run_id
+    for run in ("abc123", identity, identity[:8]):  # The training's latest evaluation.
         assert "The settings are the same." in compare(run, "evaluation-2")
 
 

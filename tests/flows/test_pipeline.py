@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
@@ -17,7 +16,7 @@ from prefect.client.schemas.objects import State
 from flows import pipeline as module
 from flows.dvc import commands
 from flows.dvc.commands import stages_up_to
-from flows.pipeline import pipeline, trained, training_link
+from flows.pipeline import pipeline, training_link
 from flows.process import patience
 from flows.process.child import TimeLimitError, grace_seconds
 from flows.process.paths import SCORES
@@ -25,10 +24,10 @@ from flows.process.runner import StageError
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.run import RunRecord
 from flows.record.sending import sync
-from flows.record.server import connect, find_training
-from flows.record.summary import Outcome, record, summarize, table_of
+from flows.record.server import connect
+from flows.record.summary import Outcome, summarize, table_of
 from tests.clone import git
-from tests.flows.publishing import FIGURES
+from tests.flows.publishing import FIGURES, training
 from tests.flows.servers import with_tables
 from tests.flows.stages import set_params
 from tests.refusals import refused
@@ -36,7 +35,7 @@ from tests.waiting import processes, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, load_params
 from transformer_core.errors import UserError
-from transformer_core.files import WORKTREES, write_json
+from transformer_core.files import WORKTREES, read_json, write_json
 
 # Three stages. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
@@ -276,61 +275,35 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
         assert Path("params.yaml").read_bytes() == before
 
 
-@pytest.fixture
-def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
-    """A training in MLflow."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
+def test_the_training_is_found_in_mlflow(mlflow_store: str, model_directory: Path) -> None:
     RunRecord(id="c0ffee", tags={"fingerprint": "f00d"}).end()
     sync(mlflow_store)
-    client = connect(mlflow_store)
-    run = find_training(client, "f00d")
-    assert run is not None
-    return client, run.info.run_id
-
-
-def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
-    machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    assert trained() is None
-    write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "updates": 3}})
-    assert trained() == ("f00d", "")
-    assert [training_link(machine, of) for of in (("beef", ""), ("f00d", "beef"))] == ["", ""]
-    for run in ("", "c0ffee"):
-        write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "run": run, "updates": 3}})
-        assert training_link(machine, trained() or ("", "")).partition("?")[0].endswith(f"/runs/{published[1]}")
-
-
-def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
-    client, training = published
-    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
-    for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(table_of(done, price), "brave-otter", "1234", ("f00d", "c0ffee"))
-        sync(f"sqlite:///{tmp_path}/mlflow.db")
-    (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
-    assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
-    assert run.data.metrics["seconds/train"] == 1800
-    assert run.data.metrics["cost/train"] == 3.6
-    assert (run.data.tags["stage.train"], run.data.tags["stage.average"]) == ("ran in gpu", "cached")
+    machine, found = Machine(tracking_uri=mlflow_store), training(connect(mlflow_store)).info.run_id
+    assert training_link(machine) == ""
+    config = read_json(model_directory / "config.json")
+    for run, there in (("c0ffee", True), ("beef", False)):
+        write_json(CHECKPOINT_CONFIG, {**config, "training": {**config["training"], "run": run}})
+        assert training_link(machine).partition("?")[0].endswith(f"/runs/{found}") == there
 
 
 @pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
+def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_score() -> None:
     write_json(SCORES, {**FIGURES, "bleu": 86.412, "corpus": "toys"})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
-    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
-    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")
-    assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
-    assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
-    assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
-    assert "BLEU **86.41** on the test set of toys" in summary
-    assert "(http://mlflow/#/runs/1)" in summary
-    assert summarize(table_of(done, None), done, "http://x", "mlflow ui").endswith("`mlflow ui`, then [the training in MLflow](http://x)")
-    assert "cost" not in summarize(table_of(done, None), done, "", "")
-    failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
-    summary = summarize(table_of(failed, None), failed, "", "")
-    assert "**train: data/raw/train.de:7: empty**" in summary
-    assert "BLEU" not in summary
-    assert "MLflow" not in summary
+
+    def summary(link: str, command: str, *outcomes: Outcome) -> str:
+        return summarize(table_of(outcomes), {one.stage: one for one in outcomes}, link, command)
+
+    done = Outcome("train", "ran in gpu", 0, 1800), Outcome("evaluate", "ran", 0, 1234.56)
+    text = summary("http://mlflow/#/runs/1", "", *done)
+    assert "| train | ran in gpu | 1,800.0 | 1.52 |\n| evaluate | ran | 1,234.6 | 0.00 |" in text
+    assert "BLEU **86.41** on the test set of toys" in text
+    assert "(http://mlflow/#/runs/1)" in text
+    assert summary("http://x", "mlflow ui", *done).endswith("`mlflow ui`, then [the training in MLflow](http://x)")
+    text = summary("", "", Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty"))
+    assert "**train: data/raw/train.de:7: empty**" in text
+    assert "BLEU" not in text
+    assert "MLflow" not in text
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":
