@@ -105,33 +105,23 @@ def clone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> Clone:
     return clean_clone
 
 
-def test_a_key_changes_with_settings_and_code_alone(clone: Clone) -> None:
-    def keys(seeds: int, updates: int, scale: int) -> list[str]:
-        return [trial.key for trial in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=scale).trials]
+def test_a_key_changes_with_settings_code_and_pretrained_models_alone(clone: Clone) -> None:
+    def keys(seeds: int = 1, updates: int = 30) -> list[str]:
+        return [trial.key for trial in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=16).trials]
 
-    first = keys(1, 30, 16)
-    assert keys(1, 30, 16) == first
-    assert keys(2, 30, 16)[:1] == first
-    assert keys(1, 20, 16) != first
+    first = keys()
+    assert keys(seeds=2)[:1] == first != keys(updates=20)
     (clone.root / "notes.txt").write_text("no code\n")
     clone.commit("notes")
-    assert keys(1, 30, 16) == first
+    assert keys() == first
     loss = clone.root / "transformer_core/training/loss.py"
     loss.write_text(loss.read_text() + "# changed\n")
-    edited = keys(1, 30, 16)
+    edited = keys()
     assert edited != first
     clone.commit("code")
-    assert keys(1, 30, 16) == edited
-
-
-def test_a_key_changes_with_a_pretrained_model_that_a_row_names(clone: Clone) -> None:
-    keys = []
-    for content in ("one", "other"):
-        folder = clone.root / "pretrained/parent"
-        folder.mkdir(exist_ok=True)
-        (folder / "spm.model").write_text(content)
-        keys += [trial.key for trial in plan("params", ["bpe.init_from=parent"]).trials]
-    assert keys[0] != keys[1]
+    assert keys() == edited
+    write_text(clone.root / "pretrained/parent/spm.model", "a model")
+    assert keys() != edited
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:
