@@ -16,7 +16,7 @@ from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_in
-from transformer_core.evaluation.comparison import SideBySide, comparison_text, side_by_side
+from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.tasks import task_of
 
@@ -38,49 +38,25 @@ class Evaluated:
     run_id: str
     settings: Mapping[str, str]
     metrics: Mapping[str, float]
-    references_sha256: str
     hypotheses: Path
     sources: Path
     references: Path
 
 
-def compare(a: Evaluated, b: Evaluated) -> SideBySide:
-    """Score both runs' outputs against their test set. Raises `UserError` (65): they were scored against different references."""
-    if a.references_sha256 != b.references_sha256:
-        message = f"runs {a.name} and {b.name}: were scored against different references"
-        raise UserError(message, "Name two runs with the same test set.")
-    right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
-    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_in(a.settings.get("signature", "")))
-    return side_by_side(scoring, translated_a, translated_b, right, source)
-
-
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
     """Return an evaluation and its training, if recorded; for a training its latest evaluation.
 
-    If the training is a repetition with the same validation scores, as one with the same code is, the evaluation may be a child of an
-    earlier run: DVC skips stage evaluate, whose inputs are the same.
-
-    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id. Raises `UserError`: 78; no such run, or several,
-    or one that is neither; 65, a training without an evaluation.
+    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id. Raises `UserError`: 78; no such run, or several;
+    65, a training without an evaluation.
     """
     run = _find(client, wanted)
-    kind, parent = run.data.tags.get("kind"), run.data.tags.get(PARENT_TAG)
-    if kind == "evaluation":
+    if run.data.tags.get("kind") == "evaluation":
+        parent = run.data.tags.get(PARENT_TAG)
         return run, client.get_run(parent) if parent else None
-    if kind or parent:
-        raise configuration_error(
-            f"run {wanted}: neither a training nor an evaluation", "Name one of them, or one of its children in MLflow."
-        )
-    others = search(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
-    for training in (run, *(other for other in others if _validation(other) == _validation(run))):
-        if children := search(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
-            return children[0], run
-    raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro --force --single-item evaluate")
-
-
-def _validation(training: "Run") -> dict[str, float]:
-    """Return the last validation scores of a training."""
-    return {name: value for name, value in training.data.metrics.items() if name.startswith("valid/")}
+    children = search(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}' AND tags.kind = 'evaluation'")
+    if not children:
+        raise UserError(f"run {wanted}: has no evaluation", "Make one with: dvc repro --force --single-item evaluate")
+    return children[0], run
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
@@ -98,8 +74,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
         raise configuration_error(f"run {wanted!r}: MLflow has no run of this id, name or fingerprint", remedy)
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs})
     if len(different) > 1:
-        listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
-        raise configuration_error(f"run {wanted}: may be {listed}", "Give more of the name, or the run's id.")
+        raise configuration_error(f"run {wanted}: may be {', '.join(different[:4])}", "Give more of the name, or the run's id.")
     return max(runs, key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
 
 
@@ -109,8 +84,7 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations or no test set.
     """
     run, training = find_evaluation(client, wanted)
-    name = run.info.run_name or run.info.run_id
-    kept = {item.path for item in client.list_artifacts(run.info.run_id)}
+    name, kept = run.info.run_name or run.info.run_id, {item.path for item in client.list_artifacts(run.info.run_id)}
     if missing := [file for file in (HYPOTHESES, SOURCES, REFERENCES) if file not in kept]:
         raise UserError(f"run {name}: holds no {missing[0]}", "Send what is left with: python -m flows.tracking sync")
     folder.mkdir()
@@ -121,29 +95,24 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
         # The last values of the settings that were changed when it went on are tags (flows/record/sending.py).
         own = {key: training.data.tags.get(key, value) for key, value in training.data.params.items()}
         name, settings = f"{name}, of {training.info.run_name}", own | settings
-    scored_against = settings.pop("references_sha256")
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, scored_against, hypotheses, sources, references)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, sources, references)
 
 
-def paired(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """Return name and value in both runs, in order of name; None where a run has none."""
-    return [(name, a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys())]
-
-
-def table_of(name: str, rows: Sequence[tuple[str, object, object]]) -> str:
-    """Return names and values in both runs as a table, with "-" where a run has none."""
-    shown = [(name, "A", "B"), *((key, *("-" if value is None else _shown(value) for value in values)) for key, *values in rows)]
+def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], changed: bool = False) -> str:
+    """Return names and values in both runs as a table, with "-" where a run has none; only those that differ if `changed`."""
+    names = [key for key in sorted(a.keys() | b.keys()) if not changed or a.get(key) != b.get(key)]
+    shown: Sequence[tuple[str, str, str]] = [(name, "A", "B"), *((key, _shown(a.get(key)), _shown(b.get(key))) for key in names)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return "\n".join(f"{key:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}" for key, a, b in shown)
+    return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
 
 
 def _shown(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
-    """Print the comparison and return the exit code."""
+    """Print the comparison and return the exit code; 65, the runs were scored against different references."""
     parser = Parser(
         prog="python -m flows.compare", description="Compare two MLflow runs: settings, metrics and translations.", allow_abbrev=False
     )
@@ -155,11 +124,15 @@ def main(arguments: list[str] | None = None) -> int:
         with reaching(uri):
             client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
-        compared = compare(a, b)
+        if a.settings["references_sha256"] != b.settings["references_sha256"]:
+            fault = f"runs {a.name} and {b.name}: were scored against different references"
+            raise UserError(fault, "Name two runs with the same test set.")
+        right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
+        scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_in(a.settings.get("signature", "")))
+        compared = side_by_side(scoring, translated_a, translated_b, right, source)
+    settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
-    changed = [row for row in paired(a.settings, b.settings) if row[1] != row[2]]
-    settings = table_of("setting", changed) if changed else "The settings are the same."
-    parts = [heading, settings, table_of("metric", paired(a.metrics, b.metrics)), comparison_text(compared)]
+    parts = [heading, settings, table_of("metric", a.metrics, b.metrics), comparison_text(compared)]
     sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE
 

@@ -1,47 +1,45 @@
-"""The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows, retries and stops them."""
+"""The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows and stops them."""
 
 import argparse
-import json
+import os
+import re
+import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from hashlib import sha256
 from pathlib import Path
-from threading import Event
-from typing import Any
+from typing import Any, cast
 
-from prefect import flow, get_run_logger
+import httpx
+import psutil
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
-from prefect.tasks import Task
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Completed, Failed
 
-from flows.dvc.commands import dvc, failure, repair, search_path, stage_names
-from flows.dvc.settings import MACHINE, settings_of_run
+from flows.dvc.commands import reproduce, stages_up_to
+from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
-from flows.process.child import TimeLimitError, run_child
-from flows.process.runner import StageError, echo, exit_file, reports_errors
+from flows.process.exits import BUG
+from flows.process.patience import Patience
+from flows.process.runner import StageError, echo, reports_errors
+from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, summarize, table_of
-from flows.runs import (
-    Output,
-    ProgressBar,
-    failed,
-    name_run,
-    outcome_of,
-    outcome_task,
-    raise_failure,
-    run_flow,
-    staying_running,
-    wait_for_prefect,
-)
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
@@ -53,9 +51,7 @@ TRAIN = "train"
     name="pipeline",
     description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
 )
-def pipeline(
-    recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
-) -> State[Any] | int:
+def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None, last_stage: str | None = None) -> State[Any] | int:
     """Run the stages of dvc.yaml in order, up to the first that fails, and write a summary as artifacts.
 
     A run with a recipe or overrides works in a worktree, and its outputs are in DVC's cache. After a failure the same run goes on in it.
@@ -63,54 +59,71 @@ def pipeline(
     Args:
         recipe: the recipe of this run; None for params.yaml as it is.
         overrides: values by key for this run, as {"train.updates": 50}.
-        first_stage: the stage to begin with; earlier stages keep their present outputs.
         last_stage: the stage to end with.
 
     Returns:
-        0, or a failed state whose result is a `StageError` with the exit code of the stage that failed.
+        0, or a failed state whose result is a `StageError` with the exit code of the stage that failed: Prefect's worker raises it.
     """
     try:
-        with machine_errors("pipeline", "Use a machine with more."), staying_running():
+        with machine_errors("pipeline", "Use a machine with more."):
             if recipe is None and not overrides:
-                run_stages(first_stage, last_stage)
+                run_stages(stages_up_to(last_stage))
             else:
-                run_in_worktree(settings_of_run(recipe, overrides or {}), first_stage, last_stage)
+                run_in_worktree(settings_of_run(recipe, overrides or {}), stages_up_to(last_stage))
     except (UserError, StageError) as error:
-        return failed(error)
+        failure = StageError(error.exit_code, str(error)) if isinstance(error, UserError) else error
+        return Failed(message=str(failure), data=failure)
     return int(ExitCode.DONE)
 
 
-def run_in_worktree(document: Mapping[str, Any], first_stage: str | None, last_stage: str | None) -> None:
-    """Run stages with other settings in a worktree named after them. Raises as `worktree` and `run_stages`."""
-    names = stage_names()
-    chosen = stages_between(first_stage, last_stage, names)
-    tracked = {name: section for name, section in document.items() if name != MACHINE}
-    key = sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()[:16]
-    with worktree(key, snapshot(), document, chosen[-1], names[: names.index(chosen[0])]) as folder:
+def run_in_worktree(document: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Run stages with other settings in a worktree. Raises as `worktree` and `run_stages`."""
+    with worktree(snapshot(), document) as folder:
         get_run_logger().info("This run works in %s", folder)
-        run_stages(first_stage, last_stage, folder)
+        run_stages(names, folder)
         settings = folder.with_suffix(".yaml")
         write_text(settings, yaml_text(document))
-        here = f"cp {settings.relative_to(Path.cwd())} {PARAMS_FILE} && dvc repro {chosen[-1]}"
+        here = f"cp {settings.relative_to(Path.cwd())} {PARAMS_FILE} && dvc repro {names[-1]}"
         get_run_logger().info("The outputs are in DVC's cache. To have them here: %s", here)
 
 
-def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = Path()) -> None:
-    """Run the stages from one to another in a folder, and leave a summary. Raises `StageError`: one failed."""
+def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
+    """Run stages in a folder up to the first that fails, and leave a summary. Raises what the task of that one has raised."""
     outcomes: dict[str, Outcome] = {}
-    state: State[Any] | None = None
+    state: State[Outcome] | None = None
     with chdir(folder):
         params = load_params()
         name_run(f"{training_name(params)}, {params.train.updates:,} updates")
-        for name in stages_between(first_stage, last_stage, stage_names()):
+        for name in names:
             # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
-            state = stage_task(name, params.machine)(return_state=True, wait_for=[state] if state else None)
-            outcomes[name] = outcome_of(state)
-            if state.is_failed():
+            run: Any = stage_task.with_options(name=name, task_run_name=name)
+            state = cast(State[Outcome], run(name, params.machine, return_state=True, wait_for=[state] if state else None))
+            outcome = state.result(raise_on_failure=False)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            outcomes[name] = outcome
+            if outcome.code:
                 break
         wait_for_prefect(params.machine.patience_hours)
         leave_artifacts(outcomes, params.machine)
-    raise_failure(outcomes.values())
+    for ended in outcomes.values():
+        if ended.code:
+            raise StageError(ended.code, ended.message)
+
+
+@task(description="A stage of dvc.yaml, run by DVC", cache_policy=NO_CACHE)
+def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
+    """Run a stage. Failures that may pass are tried again, but not by Prefect's retries, which have a count and no memory of progress."""
+    began = time.monotonic()
+    environment = {FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
+    try:
+        done = reproduce(name, machine, get_run_logger().info, environment=environment)
+    except StageError as error:
+        reason = str(error).removesuffix(f" (exit code {error.exit_code})")
+        outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason)
+        return Failed(message=str(error), data=outcome)  # Shown as one line; a raised error as a traceback.
+    outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began)
+    return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
@@ -121,44 +134,6 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     create_table_artifact(key=TABLE_ARTIFACT, table=table, description="What each stage did")
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
-
-
-def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
-    """Return the stages from one to another, both included; None is the first or the last of all.
-
-    Raises `UserError` (78): no such stage, or the last comes before the first.
-    """
-    for parameter, name in (("first_stage", first), ("last_stage", last)):
-        if name is not None and name not in names:
-            raise configuration_error(f"{parameter}: no stage is called {name!r}", f"Stages: {', '.join(names)}.")
-    chosen = names[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
-    if not chosen:
-        raise configuration_error(f"last_stage: {last} comes before {first}", f"Stages: {', '.join(names)}.")
-    return chosen
-
-
-def stage_task(name: str, machine: Machine) -> Task[[], Any]:
-    """Return the Prefect task of a stage, named after it."""
-    output = Output(ProgressBar(name).show)
-    description = f"Stage {name} of dvc.yaml, run by DVC"
-    return outcome_task(name, name, description, output, lambda: run_in_dvc(name, machine, output), machine.patience_hours, Event())
-
-
-def run_in_dvc(name: str, machine: Machine, output: Output) -> str:
-    """Run a stage with DVC, and return "ran" or "cached". Raises `StageError`: it failed, or exceeded `machine.limit_hours`."""
-    ended = exit_file(name)
-    ended.unlink(missing_ok=True)
-    repair()
-    limit = machine.limit_hours
-    command = dvc("repro", "--single-item", name)
-    environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
-    try:
-        code = run_child(command, output, limit_seconds=limit and 3600 * limit, environment=environment)
-    except TimeLimitError:
-        raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit:g})") from None
-    if code:
-        raise StageError(*failure(name, code, output.last_line))
-    return "ran" if ended.exists() else "cached"
 
 
 def training_link(machine: Machine) -> str:
@@ -177,6 +152,100 @@ def training_link(machine: Machine) -> str:
         return ""
 
 
+def name_run(name: str) -> None:
+    """Name the current flow run, unless somebody has named it: Prefect's own names are two words without a meaning."""
+    context = FlowRunContext.get()
+    if context and context.flow_run and re.fullmatch(r"[a-z]+-[a-z]+", context.flow_run.name):
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_name(context.flow_run.id, name)
+        context.flow_run.name = name
+
+
+def wait_for_prefect(hours: float) -> None:
+    """Wait until the configured server answers, for these hours at most: without it a run whose stages are done would be lost.
+
+    Stages and their tasks need no server. A temporary one is not waited for.
+    """
+    patience = Patience(hours)
+    while PREFECT_API_URL.value():
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+        pause = patience.pause_after(ExitCode.UNAVAILABLE) if trouble else None
+        if pause is None:
+            return
+        echo(f"Prefect does not answer: {first_line(cast(Exception, trouble))}. The stages are done; waiting for it.", sys.stderr)
+        time.sleep(pause)
+
+
+def reach_prefect() -> None:
+    """Check the configured Prefect server, or start a temporary one that outlives the stages: it ignores the signals of a terminal.
+
+    Raises `UserError` (69): the configured server is unreachable.
+    """
+    terminal = {signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
+    try:
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
+    if trouble:
+        remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
+        raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+    if not PREFECT_API_URL.value():
+        _end_children_with_this_process()
+
+
+def _end_children_with_this_process() -> None:
+    """Have a shell stop the present children of this process (a temporary server) when this process ends, even if it is killed.
+
+    The shell waits for the end of a pipe, whose other end stays open in this process alone.
+    """
+    script = 'trap "" INT TERM USR1 HUP; exec >/dev/null 2>&1; read -r _; kill "$@"'
+    children = [str(child.pid) for child in psutil.Process().children()]
+    read_end, _ = os.pipe()
+    os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", *children], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)])
+    os.close(read_end)
+
+
+def _stop_behind(error: BaseException | None) -> str:
+    """Return the stop signal that caused an error, or "": a signal to the whole group also ends the server, and Prefect's reports fail."""
+    while error is not None:
+        if isinstance(error, Interrupted | TerminationSignal):
+            return str(error) if isinstance(error, Interrupted) else f"stopped by {signal.Signals(error.signal).name}"
+        error = error.__context__
+    return ""
+
+
+def run_flow(parameters: Mapping[str, Any]) -> int:
+    """Run the flow and return its exit code; 75 after a signal, once all its processes have ended.
+
+    Raises `UserError` (69): the server is unreachable.
+    """
+    stop_on_signals()
+    state: State[Any] | None = None
+    try:
+        reach_prefect()
+        # Few retries, because a temporary server that the same signal ended does not come back; Prefect would try for a minute.
+        with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
+            state = cast(State[Any], pipeline(**parameters, return_state=True))
+        result = state.result(raise_on_failure=False)
+    except (Interrupted, Exception) as error:
+        if stopped := _stop_behind(error):
+            raise Interrupted(stopped) from None
+        if not isinstance(error, httpx.TransportError):
+            raise
+        result = error
+    if isinstance(result, httpx.TransportError):
+        remedy = "The outputs of finished stages are kept. Start it, and run this again to resume."
+        raise UserError(f"Prefect is unreachable: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
+    if state and not state.is_completed():
+        echo(state.message or state.name or "failed", sys.stderr)
+    if isinstance(result, StageError):
+        return result.exit_code
+    return result if isinstance(result, int) else BUG
+
+
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
@@ -185,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parameters = parse(arguments)
     settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
-    return run_flow(pipeline, parameters)
+    return run_flow(parameters)
 
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
@@ -195,10 +264,9 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
     )
-    parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with; earlier stages keep their present outputs")
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
     options = parser.parse_args(arguments)
-    return {"recipe": options.recipe, "overrides": dict(options.set), "first_stage": options.first_stage, "last_stage": options.last_stage}
+    return {"recipe": options.recipe, "overrides": dict(options.set), "last_stage": options.last_stage}
 
 
 def _override(text: str) -> tuple[str, Any]:

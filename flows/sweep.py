@@ -1,84 +1,88 @@
-"""Sweeps: the pipeline over many settings, as the rows of one table.
+"""Sweeps: the stages up to evaluate over many settings, as the rows of one table.
 
     python -m flows.sweep table3 --recipe multi30k --seeds 3 --updates 2000
     python -m flows.sweep table2 --recipe tatoeba
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed without a result is trained in its own worktree, with the cache of this repository. The table is in a folder of
-results/sweeps named after the table or the grid, as CSV and markdown.
+Each row and seed without a result is trained in its own worktree, with the cache of this repository. The same command, started again while
+the first runs, trains the next rows side by side with it. The table is in a folder of results/sweeps named after the table or the grid, as
+CSV and markdown.
 """
 
+import json
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-from prefect import flow
-from prefect.client.schemas.objects import State
-from prefect.tasks import Task
-
-from flows.dvc.settings import tracked
-from flows.dvc.worktree import Snapshot, remove, snapshot
-from flows.process.child import terminate_children
-from flows.process.gpus import visible_gpus
-from flows.process.runner import StageError, reports_errors
-from flows.record import server
-from flows.record.run import NAME, SCORES_STEP, RunRecord, flatten, read_record
-from flows.record.sending import background_sender
-from flows.record.store import tracking_uri
-from flows.record.summary import Outcome
-from flows.runs import Output, failed, outcome_of, outcome_task, raise_failure, run_flow, staying_running, wait_for_prefect
+from flows.dvc.commands import DVC_FILE, repository_stages, reproduce, stages_up_to
+from flows.dvc.settings import MACHINE, settings_of_run
+from flows.dvc.worktree import Snapshot, snapshot, worktree
+from flows.process.child import git
+from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
+from flows.process.runner import StageError, echo, reports_errors
+from flows.process.signals import stop_on_signals
+from flows.record.documents import read_output, read_scores
 from flows.sweeps import table as tables
-from flows.sweeps.jobs import Job, code_digest, job_of, run_job
-from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
-from transformer_core import recipes
+from flows.sweeps.rows import choose, document_of, rows_of, scale_for
 from transformer_core.cli.arguments import Parser, positive_int
-from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
-from transformer_core.corpus.sources.catalogue import find_entry
-from transformer_core.corpus.sources.fetching import lock_file, locked_sums
-from transformer_core.corpus.sources.translated import registered_models
-from transformer_core.errors import ExitCode, configuration_error
-from transformer_core.files import read_json
-from transformer_core.schema import validate_document
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, check_params, load_params
+from transformer_core.corpus.tokens.binary import read_meta
+from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.files import new_directory, read_json, write_json, write_text
+from transformer_core.tasks import task_of
 
 NAMES = ("table3", "table2", "params")
-RESULTS = Path("results/sweeps")
+TABLES, RESULTS = Path("results/sweeps"), STATE / "sweeps/results"
+LAST_STAGE = "evaluate"
+# Version of the format of results.
+_FORMAT = 2
 _LONGEST_NAME = 100
-_SECONDS_BETWEEN_SIGNALS = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a row: the tracked sections of params.yaml, and the key of its result."""
+
+    row: str
+    seed: int
+    document: Mapping[str, Any]
+    key: str
+
+    @property
+    def name(self) -> str:
+        """Row and seed."""
+        return f"{self.row}, seed {self.seed}"
+
+    @property
+    def result(self) -> Path:
+        """Path of the figures, which are written at the end of the training."""
+        return RESULTS / f"{self.key}.json"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: the jobs in the order of the table, the files of their code, and the heading."""
+    """A sweep: the trials in the order of the table, the files of their code, and the heading."""
 
-    jobs: Sequence[Job]
+    trials: Sequence[Trial]
     files: Snapshot
     about: tables.About
 
     @property
-    def missing(self) -> list[Job]:
-        """The jobs without a result."""
-        return [job for job in self.jobs if not job.result.exists()]
+    def missing(self) -> list[Trial]:
+        """The trials without a result."""
+        return [trial for trial in self.trials if not trial.result.exists()]
 
     @property
     def folder(self) -> Path:
         """The folder of the table. Each grid has its own, named after its settings; characters that are awkward in a path become `_`."""
         words = "-".join([self.about.name, *self.about.settings])
         name = re.sub(r"[^\w.,=-]", "_", words, flags=re.ASCII)[:_LONGEST_NAME]
-        return RESULTS / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
-
-    @property
-    def identity(self) -> str:
-        """The name of the sweep's record: the same for the same jobs."""
-        return f"sweep-{self.about.name}-{sha256(' '.join(job.key for job in self.jobs).encode()).hexdigest()[:12]}"
+        return TABLES / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
 
 
 def plan(
@@ -90,177 +94,114 @@ def plan(
     updates: int | None = None,
     scale: int | None = None,
 ) -> Sweep:
-    """Plan the jobs of a sweep and check the settings of all.
+    """Plan the trials of a sweep and check the settings of all.
 
-    Raises `UserError` (78): an unknown recipe, row, key or corpus, an invalid value, no git repository, or a corpus without known sums.
+    The key of a result depends on the settings and the code of the stages up to evaluate, edits included.
+
+    Raises `UserError` (78): an unknown recipe, row or key, an invalid value, or no git repository.
     """
     if settings and name != "params":
         raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")
     if scale and name == "params":
         raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
-    files = snapshot()
-    base = validate_document(Params, tracked(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
+    base, files = check_params(settings_of_run(recipe, {})), snapshot()
     scale = scale or (1 if name == "params" else scale_for(base))
-    sections = base.model_dump(mode="json", exclude={"machine"})
+    sections = base.model_dump(mode="json", exclude={MACHINE})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
-    chosen = choose(_rows(name, settings, scale), rows)
+    chosen = choose(rows_of(name, settings, scale), rows)
     for option, key, given in (("--updates", "train.updates", updates), ("--seeds", "train.seed", seeds)):
         if given and any(key in row.overrides for row in chosen):
             raise configuration_error(f"{option}: the settings name {key}", "Use one of the two.")
-    digest, jobs = code_digest(files.tree), []
+    code, trials = _code(files.tree), []
     for row in chosen:
         for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):
             document = document_of(row, sections, seed, updates)
             check_params(document)
-            jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
-    for corpus in {job.document["download"]["corpus"] for job in jobs}:
-        _check_locked(corpus)
-    machine = load_params().machine
-    price = None if machine.price_per_hour is None else machine.price_per_hour * machine.training_nodes
-    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, price)
-    return Sweep(jobs, files, about)
+            relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
+            key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
+            trials.append(Trial(row.name, document["train"]["seed"], document, key))
+    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
 
 
-def _check_locked(corpus: str) -> None:
-    """Raise `UserError` (78) for a file or model whose sum is not known: each workspace would fetch it again, unchecked."""
-    found = find_entry(corpus)
-    remedy = "Fetch the corpus once, by `python -m flows.pipeline --recipe NAME --last-stage download`, and commit that file."
-    read = {corpus: [source for several in found.entry.sources.values() for source in several]}
-    for wanted in (source.translated for source in found.entry.splits.train if source.translated):
-        # Its translations are not read, see `TranslatedSource.sources`.
-        train = find_entry(wanted.corpus, named_in=f"{found.path}: translated.corpus").entry.splits.train
-        read.setdefault(wanted.corpus, [source for source in train if not source.translated])
-    for name, sources in read.items():
-        unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
-        if unknown and not lock_file(name).exists():
-            raise configuration_error(f"{lock_file(name)}: missing, but files of {name} have no published sums", remedy)
-    for model in registered_models(found):
-        if model not in locked_sums(lock_file(corpus)):
-            raise configuration_error(f"{lock_file(corpus)}: has no sum of {model}", remedy)
+def _code(tree: str) -> str:
+    """Return the SHA-256 of what the stages up to evaluate depend on in a tree of git: code, catalogue and pretrained models."""
+    stages = repository_stages()
+    deps = {path for name in stages_up_to(LAST_STAGE) for path in stages[name].get("deps", [])}
+    # All of `PRETRAINED`: dvc.yaml has the names of its models from the settings, which differ between rows.
+    wanted = sorted({*deps, *(f"{path}{DVC_FILE}" for path in deps), str(PRETRAINED)})
+    return sha256(git(Path(), "ls-tree", "-r", tree, "--", *wanted).encode()).hexdigest()
 
 
-def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
-    if name == "params":
-        return grid_rows(settings)
-    return table3_rows(scale) if name == "table3" else table2_rows(scale)
+def train(trial: Trial, files: Snapshot, machine: Machine) -> None:
+    """Train, decode and score in a worktree, and write the figures.
 
-
-@flow(name="sweep", description="The trainings of a sweep that have no result yet, each as a task.")
-def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
-    """Train the jobs without a result, `at_once` at a time, each as a task.
-
-    Returns:
-        0, or a failed state whose result is a `StageError` with the exit code of a job that failed.
+    Raises:
+        StageError: a stage failed; the worktree is kept, and the next call continues in it.
+        UserError: as `worktree`; exit code 69, another process trains it.
     """
-    for job in planned.jobs:
-        if job.result.exists():  # A kill may have prevented the removal of its worktree.
-            remove(job.workspace)
-    machine, stopping = load_params().machine, Event()
-    if machine.devices is None and (gpus := len(visible_gpus())):  # A training takes all free ones, and others would wait for it.
-        machine = machine.model_copy(update={"devices": max(1, gpus // at_once)})
-    with suppress(Exception):  # Creates the experiment once, not in each row; MLflow may be unreachable.
-        server.experiment_id(server.connect(tracking_uri(machine)))
-
-    def run(job: Job) -> Outcome:
-        return outcome_of(job_task(job, planned.files, machine, stopping)(return_state=True))
-
-    first, *others = planned.missing
-    try:
-        with staying_running():
-            # The first job runs alone, so that the stages before the training run once and are cached for the others.
-            outcomes = [run(first)]
-            # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
-            outcomes += [run(job) for job in others] if at_once == 1 else _side_by_side(others, run, at_once, stopping)
-            wait_for_prefect(machine.patience_hours)
-            raise_failure(outcomes)
-    except StageError as error:
-        return failed(error)
-    return int(ExitCode.DONE)
+    with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder:
+        for name in stages_up_to(LAST_STAGE, folder):
+            reproduce(name, machine, partial(echo, stream=sys.stderr), folder)
+        write_json(trial.result, _figures(trial, folder))
 
 
-def _side_by_side(jobs: Sequence[Job], run: Callable[[Job], Outcome], at_once: int, stopping: Event) -> list[Outcome]:
-    """Run jobs in threads; those of one training one after the other, because the second takes it from the run-cache."""
-    pool, trainings = ThreadPoolExecutor(at_once, "row"), defaultdict[str, list[Job]](list)
-    for job in jobs:
-        trainings[job.training].append(job)
+def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
+    """Return the figures of a training.
 
-    def run_all(several: Sequence[Job]) -> list[Outcome]:
-        return [run(job) for job in several if not stopping.is_set()]
+    `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
+    on valid, per subword; `score` is the task's main score on test.
+    """
+    from transformer_core.models.architectures import cost_of_training  # Here: torch takes seconds to load.
+    from transformer_core.models.directory import CONFIG, read_config
 
-    futures = [pool.submit(copy_context().run, run_all, several) for several in trainings.values()]
-    try:
-        return [outcome for future in futures for outcome in future.result()]
-    except BaseException:  # A signal, which only the main thread receives.
-        stopping.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        running = {future for future in futures if not future.cancelled()}  # `wait` never reports cancelled ones as done.
-        while running:  # Repeatedly: a thread may have been about to start its child.
-            terminate_children()
-            running = wait(running, timeout=_SECONDS_BETWEEN_SIGNALS).not_done
-        raise
-    finally:
-        pool.shutdown()
-
-
-def job_task(job: Job, files: Snapshot, machine: Machine, stopping: Event) -> Task[[], Any]:
-    """Return the Prefect task of a job, tried again like a stage of the pipeline unless the whole sweep is stopping."""
-    output = Output()
-
-    def train() -> str:
-        run_job(job, files, machine, output)
-        return "ran"
-
-    return outcome_task("row", job.name, f"The training {job.name}", output, train, machine.patience_hours, stopping)
+    task = task_of(str(trial.document["download"]["target"]))
+    config, pairs = read_config(folder / AVERAGED / CONFIG), read_meta(folder / BINARIZED / "train")
+    cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
+    passes = load_params(folder / PARAMS_FILE).train.passes
+    scores, training = read_scores(task, folder), read_output(TRAINING_METRICS, folder)
+    return {
+        **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
+        "flops": passes * cost.flops_a_token * config.training.target_tokens,
+        "perplexity": training["valid_perplexity"],
+        "score_name": task.score,
+        "valid_score": scores["valid"][task.key],
+        "score": scores[task.key],
+        **{name: scores[name] for name in ("corpus", "signature")},
+    }
 
 
 def write_table(planned: Sweep) -> str:
-    """Write the table of the jobs with a result, and return its markdown."""
+    """Write the table of the trials with a result, and return its markdown."""
     # A result may be of another sweep, in which its row had another name.
-    results = [{**_result(job), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
-    table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
+    done, remedy = [trial for trial in planned.trials if trial.result.exists()], "Remove it, then run the sweep again."
+    results = [{**read_json(trial.result, remedy), "row": trial.row, "seed": trial.seed} for trial in done]
+    table = tables.summarize(results, with_paper=planned.about.name == "table3")
     text = tables.markdown(table, results, planned.about)
-    tables.write(table, text, planned.folder)
+    with new_directory(planned.folder) as temporary:
+        table.to_csv(temporary / "table.csv", index=False)
+        write_text(temporary / "table.md", text)
     return text
-
-
-def _result(job: Job) -> dict[str, Any]:
-    result: dict[str, Any] = read_json(job.result, "Remove it, then run the sweep again.")
-    return result
-
-
-def record(planned: Sweep, machine: Machine) -> None:
-    """Record the sweep in MLflow: a run with the table, and a child run with the settings and figures of each job."""
-    run = RunRecord(id=planned.identity)
-    run.tags = {NAME: f"sweep {planned.about.name}", "kind": "sweep"}
-    run.parameters = flatten(asdict(planned.about))
-    for job in planned.jobs:
-        # With the sweep, because a run has one parent and other sweeps may have the same job.
-        row = RunRecord(id=f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
-        row.tags = {NAME: job.name, "kind": "row"}
-        row.parameters = flatten(job.document)
-        figures = _result(job)
-        row.measure(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
-        row.end()
-    run.attach_files(sorted(planned.folder.iterdir()))
-    run.end()
-    with background_sender(run, tracking_uri(machine)):
-        pass
 
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train the rows of a table that have no result yet, and write the table to a folder of results/sweeps."""
-    options = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
-    at_once = options.pop("at_once")
-    planned = plan(**options)
-    done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)
-    print(f"{len(planned.jobs)} trainings, {done} of them done, {missing} to run", file=sys.stderr)
-    code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
-    if any(job.result.exists() for job in planned.jobs):
+    planned, machine = plan(**vars(_parser().parse_intermixed_args(arguments))), load_params().machine  # Settings may stand after options.
+    done, missing, code = len(planned.trials) - len(planned.missing), planned.missing, int(ExitCode.DONE)
+    echo(f"{len(planned.trials)} trainings, {done} of them done, {len(missing)} to run", sys.stderr)
+    stop_on_signals()
+    for trial in missing:
+        if trial.result.exists():  # By another process.
+            continue
+        echo(f"Training {trial.name}", sys.stderr)
+        try:
+            train(trial, planned.files, machine)
+        except (StageError, UserError) as error:  # 69, another process trains it.
+            echo(f"{trial.name}: {error}", sys.stderr)
+            code = code or error.exit_code
+    if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
         print(f"{planned.folder}: table.csv, table.md")
-    if not code and read_record(planned.identity) is None:  # An earlier call may have been stopped before the record.
-        record(planned, load_params().machine)
     return code
 
 
@@ -278,7 +219,6 @@ def _parser() -> Parser:
         type=positive_int,
         help="divide the paper's widths by S (default: the power of two at which base is not wider than the recipe's model)",
     )
-    parser.add_argument("--at-once", metavar="K", type=positive_int, default=1, help="number of trainings side by side (default: 1)")
     return parser
 
 

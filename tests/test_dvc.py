@@ -94,6 +94,14 @@ def test_every_section_but_that_of_the_machine_is_tracked_in_the_order_of_the_st
     assert all(name in stage["params"] for name, stage in STAGES.items() if name in tracked)
 
 
+def test_the_stages_are_in_the_order_in_which_they_run() -> None:
+    made: list[str] = []
+    for stage in STAGES.values():
+        needed = [path for path in stage["deps"] if path.startswith(("data/", "models/", "results/"))]
+        assert not [path for path in needed if not path.startswith(tuple(made))]
+        made += [path if isinstance(path, str) else next(iter(path)) for path in (*stage.get("outs", []), *stage.get("metrics", []))]
+
+
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:
     """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage (test_repro.py)."""
     options = [out for stage in STAGES.values() for out in (*stage.get("outs", []), *stage.get("metrics", [])) if not isinstance(out, str)]

@@ -37,13 +37,12 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"runs"},
         {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
 WHERE_ALLOWED = {
-    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py", "flows/runs.py", "flows/sweep.py"},
+    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py"},
     "mlflow": {"flows/compare.py", "flows/stages/publish.py"} | RECORD,
 }
 

@@ -1,77 +1,113 @@
-"""DVC: the order of the stages, its commands, and the reason of a failure."""
+"""DVC: its commands, a stage run by it, and the reason of a failure."""
 
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from flows.process.child import TimeLimitError, run_child
 from flows.process.exits import BUG, shell_code
 from flows.process.paths import DVC_LOCK
-from flows.process.runner import exit_file
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from flows.process.patience import Patience
+from flows.process.progress import update_resumed, updates_in
+from flows.process.runner import StageError, exit_file
+from transformer_core.config import Machine
+from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import read_json
+from transformer_core.yaml_io import read_yaml
 
 DVC_FILE = ".dvc"
+SECONDS_BETWEEN_UPDATES = 60.0
 _WRITING_SECONDS = 0.5
-_ADVICE = {
-    "Updating lock file 'dvc.lock'",
-    "To track the changes with git, run:",
-    "git add dvc.lock",
-    "To enable auto staging, run:",
-    "dvc config core.autostage true",
-    "Use `dvc push` to send your updates to remote storage.",
-    "Data and pipelines are up to date.",
-}
-_COMMAND = "> exec sh "  # Begins DVC's line with the command of a stage.
+# What DVC prints for each stage: what to type next, and the command of the stage.
+_ADVICE = re.compile(r"> exec sh |\s*(Updating lock|To track the|git add|To enable auto|dvc config core|Use `dvc push`|Data and pipelines)")
 # The end of DVC's message where a stage of another DVC command is running, for which `--wait-for-lock` does not wait.
 _STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
-_STAGE_FAILED = re.compile(r"failed to reproduce '([^']+)'")  # The message of dvc.exceptions.ReproductionError.
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
-def stage_names() -> list[str]:
-    """Return the stages of the DVC repository in the working directory, in an order in which they can run.
+def repository_stages(root: Path = Path()) -> dict[str, Any]:
+    """Return the stages of dvc.yaml by name, in the order of the file, in which they run. Raises `UserError` (78)."""
+    document = read_yaml(root / "dvc.yaml")
+    found = document.get("stages") if isinstance(document, dict) else None
+    if not (isinstance(found, dict) and found):
+        raise configuration_error("dvc.yaml: has no stages", "Check it with: dvc status")
+    return found
 
-    Raises `UserError` (78): no repository, or its dvc.yaml is invalid.
+
+def stages_up_to(last: str | None, root: Path = Path()) -> list[str]:
+    """Return the names of the stages up to one of them, None for the last. Raises `UserError` (78): no such stage."""
+    names = list(repository_stages(root))
+    if last is not None and last not in names:
+        raise configuration_error(f"last_stage: no stage is called {last!r}", f"Stages: {', '.join(names)}.")
+    return names if last is None else names[: names.index(last) + 1]
+
+
+class StageOutput:
+    """The output of a stage, passed on without the advice of DVC; of the lines for updates, one a minute and the last.
+
+    Attributes:
+        last_line: the last line, passed on or not.
+        resumed: the update from which the training has gone on last.
     """
-    return [name for name in TopologicalSorter(_needed(Path())).static_order() if not name.endswith(DVC_FILE)]
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write, self._written = write, -SECONDS_BETWEEN_UPDATES
+        self.last_line, self.resumed = "", 0
+
+    def __call__(self, line: str) -> None:
+        if not line.strip() or _ADVICE.match(line):
+            return
+        self.last_line = line
+        self.resumed = update_resumed(line) or self.resumed
+        found = updates_in(line)
+        if found and found[0] < found[1]:
+            if time.monotonic() - self._written < SECONDS_BETWEEN_UPDATES:
+                return
+            self._written = time.monotonic()
+        self._write(line)
 
 
-def ancestors(name: str, root: Path = Path()) -> list[str]:
-    """Return the stages, and the .dvc files of `dvc add`, that a stage depends on, directly or not, in an order in which they can run.
+def reproduce(
+    name: str, machine: Machine, write: Callable[[str], None], root: Path = Path(), environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a stage of the repository at `root` with DVC, or take it from DVC's cache, and return "ran" or "cached".
 
-    Raises `UserError`: as `stage_names`, or no such stage.
+    A failure that may pass is tried again, see `Patience`. `write` gets the lines of the output.
+
+    Raises `StageError`: it failed, or exceeded `machine.limit_hours`.
     """
-    needed = _needed(root)
-    if name not in needed:
-        raise configuration_error(f"no stage is called {name!r}", f"Stages: {', '.join(needed)}.")
-    order, found = list(TopologicalSorter(needed).static_order()), {name}
-    for stage in reversed(order):  # A stage comes after all that it needs.
-        if stage in found:
-            found.update(needed[stage])
-    return [stage for stage in order if stage in found - {name}]
+    output, patience = StageOutput(write), Patience(machine.patience_hours)
+    while True:
+        try:
+            return _run_once(name, machine.limit_hours, output, root, environment or {})
+        except StageError as error:
+            pause = patience.pause_after(error.exit_code, output.resumed)
+            if pause is None:
+                raise
+            write(f"{str(error).rstrip('.')}. Trying again in {pause:.0f} seconds")
+            time.sleep(pause)
 
 
-def _needed(root: Path) -> dict[str, list[str]]:
-    from dvc.exceptions import DvcException  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
-    from dvc.repo import Repo  # type: ignore[import-untyped]
-
+def _run_once(name: str, limit_hours: float | None, output: StageOutput, root: Path, environment: Mapping[str, str]) -> str:
+    report, output.last_line = exit_file(name, root), ""
+    report.unlink(missing_ok=True)
     repair(root)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # `python` is this interpreter.
+    command, limit_seconds = dvc("repro", "--single-item", name), limit_hours and 3600 * limit_hours
     try:
-        with Repo(str(root)) as repo:
-            graph = repo.index.graph
-            # A .dvc file holds one stage, without a name.
-            names = {stage: stage.name if stage.cmd else Path(stage.path).relative_to(repo.root_dir).as_posix() for stage in graph}
-            return {name: [names[other] for other in graph.successors(stage)] for stage, name in names.items()}
-    except DvcException as error:
-        raise configuration_error(first_line(error), "Run this at the top of the repository; check it with: dvc status") from None
+        code = run_child(command, output, limit_seconds, {**environment, "PATH": path}, root)
+    except TimeLimitError:
+        raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit_hours:g})") from None
+    if code:
+        raise StageError(*failure(name, code, output.last_line, root))
+    return "ran" if report.exists() else "cached"
 
 
 def dvc(*arguments: str) -> list[str]:
@@ -86,7 +122,7 @@ def repair(root: Path = Path()) -> None:
     "'dvc.lock' validation failed". DVC finds what dvc.lock had recorded in its run-cache. And it waits for ever for a command that was
     killed if another process has its number, as after a restart of the machine or in another container.
     """
-    for file, is_damaged in ((root / ".dvc" / "tmp" / "rwlock", _is_stale), (root / DVC_LOCK, _is_empty)):
+    for file, is_damaged in ((root / ".dvc/tmp/rwlock", _is_stale), (root / DVC_LOCK, _is_empty)):
         # Looked at twice, because another DVC may be writing it.
         if is_damaged(file):
             time.sleep(_WRITING_SECONDS)
@@ -95,20 +131,15 @@ def repair(root: Path = Path()) -> None:
 
 
 def _is_stale(file: Path) -> bool:
-    with suppress(FileNotFoundError):
-        try:
-            entries = list(_entries(read_json(file)))
-        except (UserError, AttributeError, TypeError):
-            return True
+    try:
+        record = read_json(file)
+        # The writer of each path, and the readers of each path.
+        entries = [*record["write"].values(), *(reader for readers in record["read"].values() for reader in readers)]
         return bool(entries) and not any(map(_is_running, entries))
-    return False
-
-
-def _entries(record: Any) -> Iterator[Any]:
-    """Yield the commands in DVC's record, each with its process: the writer of each path, and the readers of each path."""
-    yield from record.get("write", {}).values()
-    for readers in record.get("read", {}).values():
-        yield from readers
+    except FileNotFoundError:
+        return False
+    except (UserError, AttributeError, KeyError, TypeError):
+        return True
 
 
 def _is_running(entry: Any) -> bool:
@@ -123,25 +154,7 @@ def _is_running(entry: Any) -> bool:
 
 
 def _is_empty(file: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return not file.stat().st_size
-    return False
-
-
-def without_advice(write: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that writes a line, unless DVC prints it for each stage: what to type next, and the command of the stage."""
-    return lambda line: None if line.strip() in _ADVICE or line.startswith(_COMMAND) else write(line)
-
-
-def search_path() -> str:
-    """Return $PATH for DVC, in which `python` is this interpreter."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def failed_stage(last_line: str) -> str | None:
-    """Return the stage that the last line of `dvc repro` names as failed, or None."""
-    found = _STAGE_FAILED.search(last_line)
-    return found and found[1]
+    return file.exists() and not file.stat().st_size
 
 
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:

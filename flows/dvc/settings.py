@@ -1,12 +1,12 @@
 """The settings of one run: a recipe and changed keys, without the section `machine` of the recipe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_params
 from transformer_core.errors import configuration_error
-from transformer_core.yaml_io import editable_yaml, parse_yaml, read_yaml
+from transformer_core.yaml_io import editable_yaml, read_yaml
 
 MACHINE = "machine"
 
@@ -21,7 +21,9 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> dict[st
     Raises:
         UserError: exit code 78; no such recipe or key, or an invalid value.
     """
-    present = _sections(editable_yaml) if recipe is None or PARAMS_FILE.exists() else {}
+    present = read_yaml(PARAMS_FILE, editable_yaml) if recipe is None or PARAMS_FILE.exists() else {}
+    if not isinstance(present, dict):
+        raise configuration_error(f"{PARAMS_FILE}: must be a document with the sections {', '.join(Params.model_fields)}")
     document = present if recipe is None else editable_yaml(recipes.read(recipe), recipe)
     if recipe is not None and MACHINE in present:
         document[MACHINE] = present[MACHINE]
@@ -29,20 +31,6 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> dict[st
         set_key(document, key, value)
     check_params(document)
     return cast("dict[str, Any]", document)
-
-
-def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`. Raises `UserError` (78)."""
-    sections = {name: section for name, section in _sections(parse_yaml).items() if name != MACHINE}
-    check_params(sections)
-    return sections
-
-
-def _sections(parse: Callable[[str, str], Any]) -> dict[str, Any]:
-    document = read_yaml(PARAMS_FILE, parse)
-    if not isinstance(document, dict):
-        raise configuration_error(f"{PARAMS_FILE}: must be a document with the sections {', '.join(Params.model_fields)}")
-    return document
 
 
 def set_key(document: dict[str, Any], key: str, value: object) -> None:

@@ -5,24 +5,26 @@ repository's states of trainings, record and mirror (`transformer_core.files.rep
 cache has the outputs. After a failure it stays, and the same run goes on in it.
 """
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.dvc.commands import DVC_FILE, ancestors, dvc, repair
+from flows.dvc.commands import DVC_FILE, dvc, repair, repository_stages
+from flows.dvc.settings import MACHINE
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, STATE
-from flows.process.runner import EXITS
 from transformer_core.config import PARAMS_FILE
 from transformer_core.errors import configuration_error
 from transformer_core.files import WORKTREES, locked, write_text
-from transformer_core.yaml_io import read_yaml, yaml_text
+from transformer_core.yaml_io import yaml_text
 
 CORPORA = Path("corpora")
 # Written in a worktree, so no links.
@@ -61,7 +63,8 @@ def snapshot() -> Snapshot:
             shutil.copyfile(mine, index)
         there = {"GIT_INDEX_FILE": str(index)}
         git(Path(), "add", "--update", ".", **there)
-        if new := _untracked(there, *_inputs()):
+        inputs = {path.partition("/")[0] for stage in repository_stages().values() for path in stage.get("deps", [])}
+        if new := _untracked(there, *(name for name in sorted(inputs) if Path(name).exists())):
             git(Path(), "add", "--", *new, **there)
         tree = git(Path(), "write-tree", **there)
         untracked = _untracked(there, "--directory", "--no-empty-directory", ".")
@@ -75,28 +78,17 @@ def _untracked(index: Mapping[str, str], *arguments: str) -> list[str]:
     return [name for name in listed.split("\0") if name]
 
 
-def _inputs() -> list[str]:
-    """Return the top-level folders and files that stages depend on and no stage makes."""
-    stages = read_yaml(Path("dvc.yaml"))["stages"].values()
-    deps = {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
-    return [name for name in sorted(deps) if Path(name).exists()]
-
-
 @contextmanager
-def worktree(key: str, files: Snapshot, document: Mapping[str, Any], last_stage: str, present: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield the worktree `key` with a document as its params.yaml. It is removed after the block, and stays after an exception.
+def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield a worktree with the files of a snapshot and a document as its params.yaml, named after the tracked sections.
 
-    Args:
-        key: its name.
-        files: what it has.
-        document: sections of params.yaml.
-        last_stage: the last stage that runs there.
-        present: stages whose outputs here are there, too, as far as dvc.lock and the cache have them.
+    It is removed after the block, and stays after an exception.
 
     Raises:
-        UserError: exit code 69; another process works in it. 78; git cannot make it, or DVC's cache lacks the data of a .dvc file.
+        UserError: exit code 69; another process works in it. 78; git cannot make it.
     """
-    folder = WORKTREES.absolute() / key
+    tracked = {name: section for name, section in document.items() if name != MACHINE}
+    folder = WORKTREES.absolute() / sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()[:16]
     with locked(folder.with_suffix(".lock"), "this run"):
         try:
             _check_out(folder, files)
@@ -104,21 +96,13 @@ def worktree(key: str, files: Snapshot, document: Mapping[str, Any], last_stage:
             reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
             raise configuration_error(f"{folder}: {reason}", "Repair it, or remove this folder: it will be made again.") from None
         write_text(folder / PARAMS_FILE, yaml_text(document))
-        sources = [name for name in ancestors(last_stage, folder) if name.endswith(DVC_FILE)]
-        if sources and (reason := _fetch(folder, *sources)):
-            raise configuration_error(f"dvc checkout: {reason}", f"Fetch missing data: dvc pull {' '.join(sources)}")
-        if present:
-            _fetch(folder, "--allow-missing", *present)
+        names = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", f"*{DVC_FILE}").splitlines()
+        if names:  # A stage whose data the cache lacks says so.
+            subprocess.run(dvc("checkout", "--allow-missing", *names), cwd=folder, check=False, capture_output=True)
         try:
             yield folder
         finally:
-            _keep_sums(folder)
-        remove(folder)
-
-
-def remove(folder: Path) -> None:
-    """Remove a worktree, if there is one."""
-    if _is_worktree(folder):
+            _copy_sums(folder, Path())
         git(Path(), "worktree", "remove", "--force", "--force", str(folder))
 
 
@@ -137,12 +121,19 @@ def _check_out(folder: Path, files: Snapshot) -> None:
         if not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path(name).absolute())
-    shutil.rmtree(folder / EXITS, ignore_errors=True)  # Of an earlier try.
     for mine in (DVC_LOCK, Path(".dvc/config.local")):
         if mine.exists():
             shutil.copyfile(mine, folder / mine)
+    _copy_sums(Path(), folder)
     subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
     repair(folder)
+
+
+def _copy_sums(here: Path, there: Path) -> None:
+    """Copy the sums of downloads that are new since the snapshot; a person commits them."""
+    for file in (here / CORPORA).glob("*.lock"):
+        if not (there / CORPORA / file.name).exists():
+            shutil.copyfile(file, there / CORPORA / file.name)
 
 
 def _is_worktree(folder: Path) -> bool:
@@ -150,17 +141,3 @@ def _is_worktree(folder: Path) -> bool:
         return Path(git(folder, "rev-parse", "--show-toplevel")) == folder.resolve()
     except subprocess.CalledProcessError:
         return False
-
-
-def _fetch(folder: Path, *arguments: str) -> str:
-    """Check data out of DVC's cache, and return the reason of a failure."""
-    # Not --quiet, which says nothing of a failure either.
-    done = subprocess.run(dvc("checkout", *arguments), cwd=folder, check=False, capture_output=True, text=True)
-    return " ".join(done.stderr.rpartition("ERROR: ")[2].split()) if done.returncode else ""
-
-
-def _keep_sums(folder: Path) -> None:
-    """Copy the sums of new downloads, which a person commits, to this repository."""
-    for file in (folder / CORPORA).glob("*.lock"):
-        if not (CORPORA / file.name).exists():
-            shutil.copyfile(file, CORPORA / file.name)

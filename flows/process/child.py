@@ -10,49 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from flows.process.exits import shell_code
-from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
 from flows.process.signals import GRACE, grace_seconds, without_stop_signals
 from transformer_core.errors import git_missing
 
-SECONDS_BETWEEN_UPDATES = 60.0
-# Children of this process, each the leader of a process group.
-_running = set[int]()
-
 
 class TimeLimitError(Exception):
     """The command exceeded its time limit; all its processes have been ended."""
-
-
-class StageLog:
-    """The output lines of a stage, passed on to a scheduler's log.
-
-    Of the lines for a training's updates, one a minute and the last are logged; all of them move the progress bar.
-
-    Args:
-        write: called with each line to log.
-        show: called with the percentage of the training that is done.
-    """
-
-    def __init__(self, write: Callable[[str], None], show: Callable[[float], None] = lambda _: None) -> None:
-        self._write = write
-        self._show = show
-        self._written = -SECONDS_BETWEEN_UPDATES
-        self.last_line = ""
-
-    def __call__(self, line: str) -> None:
-        if not line.strip():
-            return
-        self.last_line = line
-        found = updates_in(line)
-        if found is None:
-            self._write(line)
-            return
-        done, total = found
-        if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
-            self._written = time.monotonic()
-            self._write(line)
-        self._show(100 * done / total)
 
 
 def run_child(
@@ -89,7 +53,6 @@ def run_child(
     ) as child:
         pass_on = _OutputReader(child, on_line).pass_on if on_line else lambda _: True
         try:
-            _running.add(child.pid)
             if not pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
@@ -102,8 +65,6 @@ def run_child(
                 finally:
                     _signal(child.pid, signal.SIGKILL)
             raise
-        finally:
-            _running.discard(child.pid)
 
 
 def git(folder: Path, *arguments: str, **variables: str) -> str:
@@ -114,12 +75,6 @@ def git(folder: Path, *arguments: str, **variables: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
     except FileNotFoundError:
         raise git_missing() from None
-
-
-def terminate_children() -> None:
-    """Send SIGTERM to what `run_child` has started in all threads; those calls then return the exit code."""
-    for group in [*_running]:
-        _signal(group, signal.SIGTERM)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -11,7 +11,6 @@ from flows.dvc.settings import set_key
 from transformer_core.config import Model, Params, resolve
 from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, TransformerSize
-from transformer_core.sizes import ModelSize
 from transformer_core.yaml_io import parse_yaml
 
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
@@ -47,25 +46,21 @@ def scale_for(params: Params) -> int:
     return scale
 
 
-def table3_rows(scale: int) -> list[Row]:
-    """Return the rows of the paper's Table 3, every width divided by `scale`; as in the paper, checkpoints are not averaged.
+def rows_of(name: str, settings: Sequence[str], scale: int) -> list[Row]:
+    """Return the rows of a sweep: a grid, or a table of the paper with every width divided by `scale`.
 
-    All are decoded by PyTorch, because CTranslate2 lacks the rows whose d_k differs from d_v.
+    The tables are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
+    checkpoints of Table 3 are not averaged. Of Table 2 there are the systems that can be trained here.
     """
-    rows = []
-    for name, row in TABLE_3.items():
-        overrides = {"train.label_smoothing": row.label_smoothing, "average.of": "last", "average.count": 1, "decode.engine": "torch"}
-        rows.append(Row(name, {"model": _scaled({"preset": f"table3/{name}"}, row.size, scale)}, overrides))
-    return rows
-
-
-def table2_rows(scale: int) -> list[Row]:
-    """Return the systems of the paper's Table 2 that can be trained here, every width divided by `scale`.
-
-    All are decoded by PyTorch, because CTranslate2 has Transformers alone.
-    """
-    engine = {"decode.engine": "torch"}
-    return [Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, engine) for name, model in _TABLE_2.items()]
+    if name == "params":
+        return grid_rows(settings)
+    if name == "table2":
+        return [Row(system, {"model": _scaled(model, scale)}, {"decode.engine": "torch"}) for system, model in _TABLE_2.items()]
+    last = {"average.of": "last", "average.count": 1, "decode.engine": "torch"}
+    return [
+        Row(name, {"model": _scaled({"preset": f"table3/{name}"}, scale)}, {"train.label_smoothing": row.label_smoothing, **last})
+        for name, row in TABLE_3.items()
+    ]
 
 
 def grid_rows(settings: Sequence[str]) -> list[Row]:
@@ -73,24 +68,18 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
 
     Raises `UserError` (78): no setting, or one of another form.
     """
-    keys, values = [], []
+    if not settings:
+        raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
+    grid: dict[str, list[tuple[str, Any]]] = {}
     for setting in settings:
         key, equals, listed = setting.partition("=")
         if not (equals and re.fullmatch(r"[\w.]{1,100}", key) and listed):
             raise configuration_error(f"{reprlib.repr(setting)} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
-        keys.append(key)
-        values.append([parse_yaml(value, key) for value in listed.split(",")])
-    if len(set(keys)) < len(keys):
-        raise configuration_error(f"{', '.join(keys)}: a key is given twice", "Name all of its values together: KEY=V1,V2")
-    for key, several in zip(keys, values, strict=True):
-        if any(several.count(value) > 1 for value in several):
-            raise configuration_error(f"{key}: a value is given twice", "Name each value once.")
-    if not keys:
-        raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
-    return [
-        Row(" ".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True)), {}, dict(zip(keys, chosen, strict=True)))
-        for chosen in itertools.product(*values)
-    ]
+        values = [(key, parse_yaml(value, key)) for value in listed.split(",")]
+        if key in grid or any(values.count(value) > 1 for value in values):
+            raise configuration_error(f"{key}: the key or a value is given twice", "Name each once: KEY=V1,V2")
+        grid[key] = values
+    return [Row(" ".join(f"{key}={value}" for key, value in chosen), {}, dict(chosen)) for chosen in itertools.product(*grid.values())]
 
 
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
@@ -121,8 +110,7 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     return document
 
 
-def _scaled(model: Mapping[str, Any], size: ModelSize, scale: int) -> dict[str, Any]:
-    if scale == 1:
-        return dict(model)
-    widths = {name: getattr(size, name) // scale for name in (_WIDTHS if isinstance(size, TransformerSize) else ("d_model",))}
-    return {**model, **widths}
+def _scaled(model: Mapping[str, Any], scale: int) -> dict[str, Any]:
+    size = resolve(Model(**model))
+    names = () if scale == 1 else _WIDTHS if isinstance(size, TransformerSize) else ("d_model",)
+    return {**model, **{name: getattr(size, name) // scale for name in names}}

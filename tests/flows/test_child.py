@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.process.child import StageLog, TimeLimitError, grace_seconds, run_child
+from flows.process.child import TimeLimitError, grace_seconds, run_child
 from tests.flows.stages import set_params
 from tests.waiting import processes, wait_for
 
@@ -108,18 +108,3 @@ def test_a_second_signal_does_not_cut_off_the_saving(second: signal.Signals) -> 
     assert caller.returncode != 0
     assert Path("saved").exists()
     assert wait_for(lambda: not stage_processes())
-
-
-def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:
-    written: list[str] = []
-    shown: list[float] = []
-    log = StageLog(written.append, shown.append)
-    updates = [f"update {update:,} of 2,000: 900 tok/s" for update in (500, 1000, 1500, 2000)]
-    for line in ["training 6,500 parameters", "", *updates[:2], "update 1,000: valid PPL 9.40", *updates[2:], "done", " "]:
-        log(line)
-    # Within a minute: the first update and the last.
-    assert written == ["training 6,500 parameters", updates[0], "update 1,000: valid PPL 9.40", updates[3], "done"]
-    assert shown == [25, 50, 75, 100]
-    assert log.last_line == "done"
-    log("update 1 of 9: not logged")
-    assert (log.last_line, written[-1]) == ("update 1 of 9: not logged", "done")

@@ -3,9 +3,9 @@
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from flows.pipeline import wait_for_prefect
 from flows.process import patience
 from flows.process.patience import Patience
-from flows.runs import wait_for_prefect
 from tests.serving import Quiet, serving
 
 HOUR = 3600.0
@@ -75,6 +75,6 @@ def test_a_run_whose_stages_are_done_waits_for_prefect(monkeypatch: pytest.Monke
     with serving(Restarting) as address, temporary_settings({PREFECT_API_URL: f"http://{address}/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
         wait_for_prefect(1.0)
     assert len(asked) >= 3
-    assert capsys.readouterr().err.count("Prefect does not answer") == 1
+    assert "Prefect does not answer" in capsys.readouterr().err
     with temporary_settings({PREFECT_API_URL: None}):
         wait_for_prefect(1.0)  # A temporary server is not waited for.

@@ -16,7 +16,6 @@ from flows.places.work_pool import stage
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
 from flows.record.server import connect
-from flows.sweep import sweep
 from tests.flows.publishing import FIGURES, MANIFEST
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
@@ -118,7 +117,7 @@ def test_a_decision_is_in_the_tags_and_the_description_and_breaks_no_line_in_a_s
         strict=True,
     ):
         assert text.startswith(f"BLEU 86.41 on 60 lines of test of tatoeba (`tok:13a`)\n\n{said}")
-    for text in (RULE, pipeline.description, stage.description, sweep.description, *(one.partition("```")[0] for one in cards)):
+    for text in (RULE, pipeline.description, stage.description, *(one.partition("```")[0] for one in cards)):
         assert text
         assert not re.search(r"[^\n|]\n[^\n|]", text), text
 

@@ -58,12 +58,6 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert capsys.readouterr().out.startswith("usage: python -m flows.scores")
-
-
 def test_no_scores_or_damaged_ones_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == ExitCode.BAD_DATA
     assert capsys.readouterr().err == "results/scores.json: no such file. Make it with: dvc repro evaluate\n"

@@ -1,17 +1,18 @@
 """Worktrees of runs with other settings, in a repository of three stages."""
 
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import chdir, suppress
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
 from flows.dvc.commands import dvc
-from flows.dvc.worktree import remove, snapshot, worktree
+from flows.dvc.worktree import snapshot, worktree
 from tests.clone import ROOT, git
 from tests.refusals import refused
 from transformer_core.files import WORKTREES, repository, write_text
@@ -23,8 +24,8 @@ stages:
   two: {cmd: cat one.txt data > two.txt, deps: [one.txt, data], outs: [two.txt]}
 """
 IGNORED = ".state/\n__pycache__/\n"
-KEY = "0123456789abcdef"
 SETTINGS = {"word": "other"}
+KEY = sha256(json.dumps(SETTINGS).encode()).hexdigest()[:16]
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +57,19 @@ def repro(folder: Path) -> str:
     return subprocess.run(dvc("repro"), cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_run_with_other_settings_changes_no_file_here_and_its_outputs_are_in_the_cache(here: Path) -> None:
+def test_a_run_with_other_settings_changes_no_file_here_and_its_outputs_are_in_the_cache(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = git("status", "--porcelain")
-    with worktree(KEY, snapshot(), SETTINGS, "two") as folder:
+    with worktree(snapshot(), SETTINGS) as folder:
         assert folder == here / WORKTREES / KEY
         assert Path(folder, "params.yaml").read_text() == "word: other\n"
         assert "Running stage 'one'" in repro(folder)
         assert Path(folder, "two.txt").read_text() == "ab"
+        with chdir(folder):  # States and record are those of the repository.
+            assert (repository(), state_root()) == (here, here / ".state")
+            monkeypatch.setenv("TRANSFORMER_STATE", "states")
+            assert state_root() == here / "states"
     assert not folder.exists()
     assert git("status", "--porcelain") == before
     assert Path("params.yaml").read_text() == "word: first\n"
@@ -78,7 +85,7 @@ def test_a_worktree_has_the_files_as_they_are_here_edits_and_untracked_ones_incl
     index = Path(".git/index").read_bytes()
     files = snapshot()
     assert Path(".git/index").read_bytes() == index
-    with worktree(KEY, files, SETTINGS, "two") as folder:
+    with worktree(files, SETTINGS) as folder:
         assert Path(folder, "in/a").read_text() == "edited"
         assert Path(folder, "in/new").read_text() == "untracked input"
         assert Path(folder, "corpus").readlink() == Path("corpus").absolute()
@@ -86,17 +93,8 @@ def test_a_worktree_has_the_files_as_they_are_here_edits_and_untracked_ones_incl
         assert git("status", "--porcelain", "--", "in/a", at=folder) == "M  in/a"  # The record of a training says that it is edited.
     assert snapshot().tree == files.tree
     Path("in/a").unlink()
-    with worktree(KEY, snapshot(), SETTINGS, "two") as folder:
+    with worktree(snapshot(), SETTINGS) as folder:
         assert not Path(folder, "in/a").exists()
-
-
-def test_in_a_worktree_states_and_record_are_those_of_the_repository(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with worktree(KEY, snapshot(), SETTINGS, "two") as folder, chdir(folder):
-        assert repository() == here
-        assert state_root() == here / ".state"
-        monkeypatch.setenv("TRANSFORMER_STATE", "states")
-        assert state_root() == here / "states"
-    assert repository() == Path()
 
 
 def killed() -> Path:
@@ -105,33 +103,23 @@ def killed() -> Path:
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from flows.dvc.worktree import snapshot, worktree
-with worktree({KEY!r}, snapshot(), {SETTINGS}, "two"):
+with worktree(snapshot(), {SETTINGS}):
     os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     return WORKTREES / KEY
 
 
-def lock_of_git(folder: Path) -> None:
-    Path(git("rev-parse", "--git-path", "index.lock", at=folder)).touch()
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "none": Path.exists,
-    "lock of git": lock_of_git,
-    "no files": lambda folder: [file.unlink() for file in (folder / ".git", folder / "dvc.yaml")],
-    "dvc.lock": lambda folder: (folder / "dvc.lock").write_text(""),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_the_same_run_goes_on_in_the_worktree_of_one_that_was_killed(damage: str) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_same_run_goes_on_in_the_worktree_of_one_that_was_killed(damaged: bool) -> None:
     folder = killed()
     write_text(folder / ".state/kept", "")
-    DAMAGES[damage](folder)
+    Path(git("rev-parse", "--git-path", "index.lock", at=folder)).touch()  # Of a git that was killed, too.
+    if damaged:
+        (folder / ".git").unlink()
     write_text(Path("in/a"), "edited since")
-    with worktree(KEY, snapshot(), SETTINGS, "two") as again:
-        assert (again / ".state/kept").exists() == (damage != "no files")
+    with worktree(snapshot(), SETTINGS) as again:
+        assert (again / ".state/kept").exists() != damaged
         repro(again)
         assert Path(again, "two.txt").read_text() == "edited sinceb"
     assert not folder.exists()
@@ -141,37 +129,28 @@ def test_a_git_that_was_killed_while_it_made_a_worktree_is_no_obstacle() -> None
     git("worktree", "add", "-q", "--no-checkout", "--detach", str(WORKTREES / KEY))
     Path(f".git/worktrees/{KEY}/locked").write_text("initializing")
     Path(WORKTREES / KEY, ".git").unlink()
-    with worktree(KEY, snapshot(), SETTINGS, "two") as folder:
+    with worktree(snapshot(), SETTINGS) as folder:
         repro(folder)
-    remove(WORKTREES / KEY)
 
 
 def test_a_worktree_stays_after_a_failure_and_belongs_to_one_process() -> None:
-    with suppress(ZeroDivisionError), worktree(KEY, snapshot(), SETTINGS, "two"):
-        with refused(69, "this run is running in process"), worktree(KEY, snapshot(), SETTINGS, "two"):
+    with suppress(ZeroDivisionError), worktree(snapshot(), SETTINGS):
+        with refused(69, "this run is running in process"), worktree(snapshot(), SETTINGS):
             pass
         raise ZeroDivisionError
     assert Path(WORKTREES, KEY, "dvc.yaml").exists()
 
 
-def test_stages_that_do_not_run_have_their_present_outputs() -> None:
-    with worktree(KEY, snapshot(), SETTINGS, "two", ["one"]) as folder:
-        assert Path(folder, "one.txt").read_text() == "a"
-        assert not Path(folder, "two.txt").exists()
-
-
-def test_the_sums_of_a_download_are_kept_here_also_after_a_failure() -> None:
-    Path("corpora").mkdir()
-    with suppress(ZeroDivisionError), worktree(KEY, snapshot(), SETTINGS, "two") as folder:
+def test_the_sums_of_a_download_are_kept_here_also_after_a_failure_and_are_in_later_worktrees() -> None:
+    write_text(Path("corpora/wmt.yaml"), "")
+    git("add", "corpora")
+    files = snapshot()
+    with suppress(ZeroDivisionError), worktree(files, SETTINGS) as folder:
         write_text(folder / "corpora/wmt.lock", "{}")
         raise ZeroDivisionError
     assert Path("corpora/wmt.lock").read_text() == "{}"
-
-
-def test_data_of_dvc_add_that_the_cache_does_not_have_are_named_with_the_way_to_fetch_them() -> None:
-    shutil.rmtree(".dvc/cache")
-    with refused(78, r"^dvc checkout: .*data .* Fetch missing data: dvc pull data\.dvc$"), worktree(KEY, snapshot(), SETTINGS, "two"):
-        pass
+    with worktree(files, {"word": "third"}) as folder:
+        assert (folder / "corpora/wmt.lock").read_text() == "{}"
 
 
 def test_without_a_commit_at_the_top_of_a_repository_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
