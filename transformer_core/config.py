@@ -84,6 +84,7 @@ class Clean(Section):
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
+    placeholders: Probability = words("share of the pairs in which both sides get the same [placeholder](data.md#placeholders)")
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:
@@ -117,6 +118,7 @@ class Bpe(Section):
         AfterValidator(_check_symbols),
         Field(description="a list of different texts without white space, none of them a special token"),
     ] = words("texts that are always one token, such as the tags of the corpus")
+    byte_fallback: bool = words("read and write characters without an id as their bytes, for which 256 of the ids are kept")
     lowercase: bool = words("lowercase all text: the model outputs lowercase; not for a parser")
 
 

@@ -7,7 +7,6 @@ champion. Versions are comparable if their tags `references` and `signature` are
 compare.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,8 +141,6 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
 
     Raises `UserError`: 78 if the registry has no such version, 69 if it is unavailable.
     """
-    if not re.search("[@/]", model):
-        raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
     with reaching(uri):
         client = connect(uri)
         name, at, alias = model.rpartition("@")
@@ -163,11 +160,6 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             cause = str(error).strip().split("\n")[-1]
             remedy = "Check the server's artifact store, and run again."
             raise UserError(f"MLflow at {uri} cannot provide model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
-
-
-def address_of(version: ModelVersion, alias: str) -> str:
-    """Return the name of a version for commands: NAME@ALIAS, or NAME/VERSION without an alias."""
-    return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
 
 
 def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:

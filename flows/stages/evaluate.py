@@ -24,8 +24,8 @@ from transformer_core.files import read_numbers, sha256_of, write_json, write_te
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
-# Keys of statistics.json for the day and the machine of decoding, which are not settings.
-PROVENANCE = ("made", "machine")
+# Keys of statistics.json for the day and the machine of decoding, and of the text, which are not settings.
+PROVENANCE = ("made", "machine", "unknown")
 
 
 def run(params: Params) -> str:

@@ -24,7 +24,7 @@ def test_a_recipe_is_written_and_over_an_edited_one_if_forced(call: Call, tmp_pa
     (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
     assert call("recipe", "tatoeba") == (0, "params.yaml is the recipe tatoeba. Next: dvc repro\n", "")
-    follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
+    follows = "transformer-core data new NAME FILE [FILE]"  # The recipe alone names no corpus.
     assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")
     assert call("recipe", "multi30k").code == 0
     assert params.read_bytes() == recipes.read("multi30k").encode()
@@ -62,11 +62,12 @@ def own_files(tmp_path: Path) -> Path:
 
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
+    shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
-    assert call("data", "new", "mine", "text.en", "text.de") == (0, closing, "")
+    assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
-    assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
+    assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (656, True, "mine-en-de")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: 
     assert call("data", "new", "mine", "text.en", "text.zh").code == 0
     bpe = load_params(own_files / "params.yaml").bpe
     english = set("sentence 0123456789")
-    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4, 0.9995)
+    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4 + 256, 0.9995)
     train_subword([*lines, *(f"sentence {number}" for number in range(100))], own_files / "spm.model", bpe)
 
 
@@ -111,6 +112,13 @@ def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, o
         _, rest = (own_files / "corpora/mine.yaml").read_text(encoding="utf-8").split("valid:")
         assert entry_has in rest
         assert len(list(read_lines(own_files / "corpora/mine.test.pt"))) == 9
+
+
+def test_a_file_outside_of_the_project_is_named(call: Call, own_files: Path) -> None:
+    table = own_files.with_name("table.tsv")
+    table.write_text("".join(f"sentence {number}\tSatz {number}\n" for number in range(9)), encoding="utf-8")
+    done = call("data", "new", "mine", str(table), "--source-language", "en", "--target-language", "de_DE")
+    assert f"9 pairs of en and de; params.yaml trains on them. Another machine needs {table} at the same place" in done.out
 
 
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:

@@ -17,7 +17,7 @@ from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 
 OFF = Clean(
     max_words=None, max_ratio=None, drop_copies=False, drop_foreign=False, drop_overlap=False, drop_duplicates=False,
-    drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
+    drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None, placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP, COPIES, DUPLICATES = (
@@ -297,3 +297,18 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
     assert report.examples["low_score"] == [pairs[number] for number in (2, 5, 8)]
     assert list(report.dropped)[-1] == "low_score"
+
+
+def test_a_share_of_the_training_pairs_gets_the_same_placeholder_on_both_sides_and_valid_and_test_none(tmp_path: Path) -> None:
+    train = [(f"Tom saw {number} dogs.", f"Tom sah {number} Hunde.") for number in range(1_000)] + [("I see.", "Ja.")]
+    write_raw_pairs(tmp_path / "raw", train)
+    settings = OFF.model_copy(update={"placeholders": 0.2})
+    _, changed = cleaned(tmp_path, settings)
+    assert cleaned(tmp_path, settings, "again", workers=2)[1] == changed
+    different = [(old, new) for old, new in zip(train, changed, strict=True) if old != new]
+    assert 140 < len(different) < 260  # Binomial with n = 1,001 and p = 0.2: mean 200, standard deviation 12.7; more than four either way.
+    for old, new in different:
+        sides = [set(after.split()) - set(before.split()) for before, after in zip(old, new, strict=True)]
+        assert all(sides), new
+        assert new[0].isprintable() or "\u200d" in new[0]
+    assert [*read_pairs(tmp_path / "clean/test.en", tmp_path / "clean/test.de")] == [GOOD]

@@ -208,6 +208,7 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": [*HYPOTHESES[:2], ""]}, "(empty)"),
         ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
+        ({"decoding": {"unknown": {"test": [30, 5, 1000]}}}, "test303.00%50.50%"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
         ({"settings": {"train": {"init_from": "first"}}}, "It started from the weights of pretrained/first. Its weights are the mean of 5"),

@@ -121,7 +121,7 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode_line(line, path, number)
 
 
-def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode the file as UTF-8.") -> str:
+def decode_line(line: bytes, path: Path, number: int | str, remedy: str = "Re-encode the file as UTF-8.") -> str:
     """Decode line `number` (from 1) of the file at `path`.
 
     Raises `UserError` (65): not valid UTF-8. The column counts characters, from 1.

@@ -24,7 +24,7 @@ DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
-_LEAST_VOCABULARY = 400
+_LEAST_VOCABULARY, _BYTES = 400, 256
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/improve.md). A training takes as long as with own-data.
 _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
@@ -84,19 +84,19 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
 
     The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt, and a
     text has a limited number of different strings. A vocabulary below the lower bound would not hold the characters and some longer
-    strings: Chinese, Japanese and Korean have thousands of characters. With fewer than 50,000 pairs the model is narrower.
+    strings: Chinese, Japanese and Korean have thousands of characters. Bytes come in addition.
+
+    With fewer than 50,000 pairs the model is narrower.
 
     Args:
-        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
-            rarest characters be unknown.
+        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words.
     """
     document = _document(OWN_DATA)
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
         document["clean"].update(max_words=None, max_ratio=None)
-        document["bpe"]["character_coverage"] = 0.9995
     least = max(_LEAST_VOCABULARY, 5 * characters // 4)
-    document["bpe"]["vocab_size"] = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
+    document["bpe"]["vocab_size"] = min(max(least, pairs // 4) + _BYTES, document["bpe"]["vocab_size"])
     if pairs < _FEW_PAIRS:
         for section, settings in _FOR_FEW_PAIRS.items():
             document[section].update(settings)

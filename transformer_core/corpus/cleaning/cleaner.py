@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.config import Clean
+from transformer_core.corpus.cleaning.placeholders import with_placeholders
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
 from transformer_core.corpus.text import (
@@ -28,6 +29,7 @@ from transformer_core.corpus.text import (
     read_lines,
     read_pairs,
     splits_of,
+    write_lines,
     write_pairs,
 )
 from transformer_core.errors import UserError
@@ -224,7 +226,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst = settings.drop_worst
+        self._drop_worst, self._placeholders = settings.drop_worst, settings.placeholders
         scored = [LOW_SCORE] if settings.drop_worst else []
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
@@ -265,6 +267,12 @@ class _Train:
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
+        if self._placeholders:
+            plain = [path.rename(everything) for path, everything in zip(self._paths, self._all, strict=True)]
+            for side, path in enumerate(self._paths):
+                write_lines(path, (pair[side] for pair in with_placeholders(read_pairs(*plain), self._placeholders)))
+            for path in plain:
+                path.unlink()
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},

@@ -86,10 +86,21 @@ class Subword:
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
 
+    def unknown_characters(self, text: str) -> set[str]:
+        """Return the characters of a text that are read as the unknown token, which no output contains."""
+        prepared = _prepared(text)
+        tokens = zip(self.processor.encode(prepared), self.processor.encode(prepared, out_type=str), strict=True)
+        return {character for token, piece in tokens if token == UNK for character in piece}
+
     @property
     def lowercases(self) -> bool:
         """Whether it lowercases every text (`bpe.lowercase`)."""
         return bool(self.processor.normalize("A") == self.processor.normalize("a"))
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether it has a token for each byte (`bpe.byte_fallback`), from which it reads and writes characters without a token."""
+        return bool(self.vocab_size > EOS + 1 and self.processor.is_byte(EOS + 1))
 
     @property
     def is_bpe(self) -> bool:
@@ -143,6 +154,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     bound.
     """
     model = io.BytesIO()
+    fallback: dict[str, Any] = {"byte_fallback": True} if settings.byte_fallback else {}  # Also false would be written to the file.
     with TemporaryDirectory() as folder:
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -159,6 +171,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
                 user_defined_symbols=settings.user_symbols,
                 num_threads=1,
                 minloglevel=2,
+                **fallback,
                 **_normalisation(settings, Path(folder)),
             )
         except RuntimeError as error:
