@@ -32,7 +32,7 @@ from transformer_core.schema import (
     words,
 )
 from transformer_core.sizes import ModelSize, architectures
-from transformer_core.tasks import Task, is_language, task_of
+from transformer_core.tasks import Task, Tokenizer, is_language, task_of
 from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -76,8 +76,12 @@ class Clean(Section):
 
     max_words: PositiveInt | None = words("most words on a side; empty: any")
     max_ratio: Annotated[float, Field(ge=1)] | None = words("largest ratio of the sides' words; empty: any")
+    max_length_ratio: Annotated[float, Field(gt=1)] | None = words(
+        "largest factor between a pair's ratio of characters and the median; empty: any"
+    )
     drop_copies: bool = words("drop pairs with equal sides")
     drop_foreign: bool = words("drop pairs with a side mostly in an alphabet that validation and test do not use")
+    drop_other_languages: bool = words("drop pairs with a side surely in another language")
     drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
@@ -120,6 +124,7 @@ class Bpe(Section):
     ] = words("texts that are always one token, such as the tags of the corpus")
     byte_fallback: bool = words("read and write characters without an id as their bytes, for which 256 of the ids are kept")
     lowercase: bool = words("lowercase all text: the model outputs lowercase; not for a parser")
+    normalise: list[Literal["width", "quotes", "nfkc"]] = words("[forms of characters](data.md#forms-of-characters) that become one")
 
 
 class Binarize(Section):
@@ -238,6 +243,7 @@ class Evaluate(Section):
     """Scores and report."""
 
     allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
+    tokenize: Tokenizer | None = words("sacreBLEU's tokeniser for BLEU; empty: by the target ([evaluation.md](evaluation.md#which-bleu))")
     examples: PositiveInt = words("example sentences in the report")
 
 

@@ -33,8 +33,8 @@ MODEL_ARTIFACTS = "artifacts"
 EVALUATION = "evaluation"
 RULE = (
     f"`{CHAMPION}` is the latest version that was not significantly worse than the best earlier version (BLEU, or F1 of a parser, on the "
-    f"same test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the latest version that is comparable with no earlier one. "
-    "Each version's tags name its rival and result."
+    f"same test set; p < {SIGNIFICANT} in a two-sided paired test); `{CHALLENGER}` is the latest version that is comparable with no "
+    "earlier one. Each version's tags name its rival and result."
 )
 
 
@@ -99,7 +99,7 @@ def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} {task.score}, p = {comparison.p_value:.4f} (paired test; below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {task.score}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
     )
     return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 

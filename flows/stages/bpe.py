@@ -60,6 +60,8 @@ def _copied_model(directory: Path, settings: Bpe) -> str:
         if made != getattr(settings, key):
             wanted = f"{str(made).lower()} of {directory / SUBWORD_MODEL.name}"
             raise configuration_error(f"{PARAMS_FILE}: bpe.{key}: must be {wanted}, got {str(not made).lower()}")
+    if not subword.reads_as(settings):
+        raise configuration_error(f"{PARAMS_FILE}: bpe.normalise: {directory / SUBWORD_MODEL.name} was learnt with other forms")
     if subword.vocab_size != settings.vocab_size:
         raise configuration_error(
             f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",

@@ -17,6 +17,7 @@ from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, 
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
+from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
@@ -30,7 +31,8 @@ PROVENANCE = ("made", "machine", "unknown")
 
 def run(params: Params) -> str:
     """Score the outputs, write score files, report and record, and print the table."""
-    scoring, began = scoring_of(params.download.task), time.monotonic()
+    scoring = scoring_of(params.download.task, tokenizer_of(params.download.target, params.evaluate.tokenize))
+    began = time.monotonic()
     report = gather(params, scoring)
     report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
     page = render(report, scoring)

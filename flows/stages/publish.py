@@ -27,6 +27,7 @@ from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
+from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
@@ -50,7 +51,8 @@ def run(params: Params) -> str:
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG))
     task, trained = params.download.task, config.training.model_dump()
-    scoring, scores = scoring_of(task), read_scores(task)
+    scores = read_scores(task)
+    scoring = scoring_of(task, tokenizer_in(scores["signature"]))
     hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(trained)) or record_from_tables(params, trained)

@@ -11,7 +11,7 @@ from transformer_core.corpus.tokens.subword import Subword, train_subword
 
 BPE = Bpe(
     init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], byte_fallback=False,
-    lowercase=False,
+    lowercase=False, normalise=[],
 )  # fmt: skip
 
 

@@ -170,6 +170,30 @@ def test_a_lowercasing_vocabulary_reads_any_case_and_writes_small_letters(tmp_pa
     assert subword.decode(subword.encode("ÜBER die Große")) == "über die große"
 
 
+def wide(text: str) -> str:
+    return "".join(chr(ord(character) + 0xFEE0) for character in text)
+
+
+@pytest.mark.parametrize(
+    ("forms", "text", "read"),
+    [
+        (["width"], f"{wide('ABC123')} ｶﾞｷﾞ{wide(',')}「ﬁn」 “x”", f"ABC123 ガギ{wide(',')}「ﬁn」 “x”"),
+        (["quotes"], f"„a“ «b» \u201ac\u2018 {wide('A')}", f'"a" "b" \'c\' {wide("A")}'),
+        (["nfkc"], f"{wide('A1,')}ﬁ ㎏ ² ｶﾞ “x” \u00b4", "A1,fi kg 2 ガ “x” \u00b4"),
+        (["nfkc", "quotes"], f"“{wide('A')}”", '"A"'),
+    ],
+)
+def test_forms_of_characters_become_one_in_training_and_in_what_is_translated(
+    forms: list[str], text: str, read: str, tmp_path: Path
+) -> None:
+    subword = learnt_subword([*SENTENCES, *[f"{text} {read}"] * 30], tmp_path / "spm.model", vocab_size=180, normalise=forms)
+    assert subword.encode(text) == subword.encode(read)
+    assert subword.decode(subword.encode(text)) == read
+    settings = BPE.model_copy(update={"normalise": forms})
+    assert subword.reads_as(settings)
+    assert not learnt_subword(SENTENCES, tmp_path / "plain.model", vocab_size=180).reads_as(settings)
+
+
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))
 def test_a_sample_has_the_size_asked_for_in_order_and_is_the_same_again(total: int, wanted: int, seed: int) -> None:
     lines = [str(number) for number in range(total)]

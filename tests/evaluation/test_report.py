@@ -328,3 +328,13 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "CONSOLE" not in seen.stderr
         assert f"widest: {width}<" in seen.stdout
+
+
+def test_lengths_of_text_without_spaces_are_in_characters() -> None:
+    japanese = ["私は海を見たことがありません。"] * len(SOURCES)
+    report = replace(a_report(), sources=japanese)
+    html = render(report, SCORING)
+    assert '<th scope="col">Characters</th>' in html
+    assert "Training sentences by their characters" in html
+    assert "Training sentences by their words" in html  # The target's.
+    assert ">Characters</th>" in render_sentences(report, SCORING)

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import sys
 import textwrap
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_int
-from transformer_core.errors import configuration_error, for_terminal
+from transformer_core.errors import UserError, configuration_error, for_terminal
 
 _SHOWN = 60
 
@@ -71,6 +72,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
     from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
+    from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
     for files in filter(None, (arguments.files, arguments.valid, arguments.test)):
         if len(files) > 2:
@@ -94,7 +96,11 @@ def run_new(arguments: argparse.Namespace) -> int:
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
-    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
+    try:
+        bleu_metric([], tokenizer_of(target))
+    except UserError as error:  # Stage evaluate would end with it, after the training.
+        print(error, file=sys.stderr)
+    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words is null." if unspaced else ""
     named = [file.path for sources in loaded.sources.values() for part in sources for file in (part.files or {}).values()]
     outside = next((path for path in named if Path(path).is_absolute()), None)
     moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""

@@ -24,6 +24,7 @@ from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
+_SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
 _SAVED = ("*.arrow", "*.parquet")
@@ -106,13 +107,16 @@ def languages_without_spaces(entry: Path) -> list[str]:
     return [language for language, lines in zip(load_entry(entry).languages, sides, strict=True) if lacks_spaces(" ".join(lines))]
 
 
-def number_of_characters(entry: Path) -> int:
-    """Return the number of different characters in the local training text of an entry, all its languages together, after the repairs.
+def number_of_strings(entry: Path) -> tuple[int, int]:
+    """Return the numbers of different characters and of different short words in the local training text of an entry, after the repairs.
 
-    Of a large corpus only the beginning is read.
+    Those of all its languages together; of a large corpus only the beginning is read.
     """
-    pairs = islice(training_pairs(entry), _LINES_OF_A_SMALL_CORPUS)
-    return len(set().union(*map(normalise, chain.from_iterable(pairs))))
+    characters, words = set[str](), set[str]()
+    for line in map(normalise, chain.from_iterable(islice(training_pairs(entry), _LINES_OF_A_SMALL_CORPUS))):
+        characters |= set(line)
+        words |= {word for word in line.split() if len(word) <= _SHORT_WORD}
+    return len(characters), len(words)
 
 
 def training_pairs(entry: Path) -> Iterator[Pair[str]]:
