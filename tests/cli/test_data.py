@@ -98,7 +98,7 @@ def test_a_target_whose_tokens_need_a_package_is_named_before_the_training(
     monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
     write_lines(own_files / "text.ko", [f"개 {number}마리가 집에서 자고 있다." for number in range(100)])
     done = call("data", "new", "mine", "text.en", "text.ko")
-    assert (done.code, done.out.count("\n")) == (0, 1)
+    assert (done.code, done.err.count("\n")) == (0, 1)
     assert "pip install 'sacrebleu[ko]'" in done.err
 
 
