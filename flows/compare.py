@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
-            client = connect(uri, transfers=True)
+            client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
         compared = compare(a, b)
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"

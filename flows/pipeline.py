@@ -8,7 +8,7 @@ from contextlib import chdir
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
@@ -20,14 +20,13 @@ from flows.dvc.commands import dvc, failure, repair, search_path, stage_names
 from flows.dvc.settings import MACHINE, settings_of_run
 from flows.dvc.worktree import snapshot, worktree
 from flows.process.child import TimeLimitError, run_child
-from flows.process.paths import PUBLISHED
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.record import server
-from flows.record.documents import CHECKPOINT_CONFIG, read_output
+from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
-from flows.record.sending import background_sender
+from flows.record.run import identity_of
 from flows.record.store import tracking_uri
-from flows.record.summary import Outcome, record, summarize, table_of
+from flows.record.summary import Outcome, summarize, table_of
 from flows.runs import (
     Output,
     ProgressBar,
@@ -46,11 +45,8 @@ from transformer_core.errors import ExitCode, UserError, configuration_error, fi
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
-TRAIN, PUBLISH = "train", "publish"
+TRAIN = "train"
 
 
 @flow(
@@ -112,24 +108,17 @@ def run_stages(first_stage: str | None, last_stage: str | None, folder: Path = P
             outcomes[name] = outcome_of(state)
             if state.is_failed():
                 break
-        table, training = table_of(outcomes, params.machine.price_per_hour), None
-        if TRAIN in outcomes and not outcomes[TRAIN].code:
-            training = trained()
         wait_for_prefect(params.machine.patience_hours)
-        leave_artifacts(table, outcomes, params.machine, training)
-    if training:
-        with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(params.machine)):
-            pass
+        leave_artifacts(outcomes, params.machine)
     raise_failure(outcomes.values())
 
 
-def leave_artifacts(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], machine: Machine, training: tuple[str, str] | None) -> None:
+def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     """Write the summary to the terminal, and as artifacts: a table, and a text with the score and a link to the training in MLflow."""
-    link, command = training_link(machine, training) if training else "", server.ui_command(tracking_uri(machine))
-    summary = summarize(table, outcomes, link, command)
-    create_table_artifact(
-        key=TABLE_ARTIFACT, table=cast("list[dict[str, Any]]", table.to_dict("records")), description="What each stage did"
-    )
+    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    table = table_of(outcomes.values())
+    summary = summarize(table, outcomes, link, server.ui_command(tracking_uri(machine)))
+    create_table_artifact(key=TABLE_ARTIFACT, table=table, description="What each stage did")
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
@@ -150,43 +139,18 @@ def stages_between(first: str | None, last: str | None, names: list[str]) -> lis
 
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     """Return the Prefect task of a stage, named after it."""
-    output, nodes = Output(ProgressBar(name).show), machine.training_nodes if name == TRAIN else 1
+    output = Output(ProgressBar(name).show)
     description = f"Stage {name} of dvc.yaml, run by DVC"
-    return outcome_task(name, name, description, output, lambda: run_in_dvc(name, machine, output), machine.patience_hours, Event(), nodes)
+    return outcome_task(name, name, description, output, lambda: run_in_dvc(name, machine, output), machine.patience_hours, Event())
 
 
 def run_in_dvc(name: str, machine: Machine, output: Output) -> str:
-    """Run a stage with DVC, or take it from DVC's cache; return what was done.
-
-    DVC skips a stage whose output exists. The output of `publish` is a file, which does not show whether the registry has the model: if it
-    has not (another server, a deleted model), the stage is forced.
-    """
-    done = _repro(name, machine, output)
-    if name == PUBLISH and done == "cached":
-        try:
-            if not in_registry():
-                get_run_logger().info("The registry has no model of %s: publishing again", PUBLISHED)
-                return _repro(name, machine, output, "--force")
-        except UserError as error:
-            raise UserError(f"{name}: {error.message}", error.remedy, error.exit_code) from None
-    return done
-
-
-def in_registry() -> bool:
-    """Return whether the registry has the model that results/published.json names. Raises `UserError` (69): MLflow is unreachable."""
-    published = read_output(PUBLISHED)
-    uri = tracking_uri(load_params().machine)
-    # An experiment's model has no version.
-    return server.registered(uri, published["name"], published.get("version", ""), published.get("run_id", ""))
-
-
-def _repro(name: str, machine: Machine, output: Output, *options: str) -> str:
     """Run a stage with DVC, and return "ran" or "cached". Raises `StageError`: it failed, or exceeded `machine.limit_hours`."""
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
     repair()
     limit = machine.limit_hours
-    command = dvc("repro", "--single-item", *options, name)
+    command = dvc("repro", "--single-item", name)
     environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
     try:
         code = run_child(command, output, limit_seconds=limit and 3600 * limit, environment=environment)
@@ -197,21 +161,17 @@ def _repro(name: str, machine: Machine, output: Output, *options: str) -> str:
     return "ran" if ended.exists() else "cached"
 
 
-def trained() -> tuple[str, str] | None:
-    """Return fingerprint and run of the training whose checkpoints are here; None if there are none."""
-    if not CHECKPOINT_CONFIG.exists():
-        return None
-    training = read_output(CHECKPOINT_CONFIG)["training"]
-    return training["fingerprint"], training.get("run", "")
-
-
-def training_link(machine: Machine, training: tuple[str, str]) -> str:
-    """Return the address of a training's run in MLflow, as of `trained`; empty if MLflow has no such run or is unreachable."""
+def training_link(machine: Machine) -> str:
+    """Return the address in MLflow of the training whose checkpoints are here; empty if it has none, or MLflow is unreachable."""
     uri = tracking_uri(machine)
+    if not CHECKPOINT_CONFIG.exists():
+        return ""
+    from transformer_core.models.directory import read_config  # Here: torch takes seconds to load.
+
     try:
-        client = server.connect(uri)
-        run = server.find_training(client, *training)
-        return server.run_link(uri, run) if run else ""
+        training = identity_of(read_config(CHECKPOINT_CONFIG).training.model_dump())
+        runs = server.search(server.connect(uri), f"tags.{server.RECORD} = '{training}'")
+        return server.run_link(uri, runs[0]) if runs else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", first_line(error))
         return ""

@@ -125,7 +125,7 @@ class Output(StageLog):
 
 
 def outcome_task(
-    name: str, run_name: str, description: str, output: Output, body: Callable[[], str], hours: float, stopping: Event, nodes: int = 1
+    name: str, run_name: str, description: str, output: Output, body: Callable[[], str], hours: float, stopping: Event
 ) -> Task[[], Any]:
     """Return a Prefect task that runs `body` and returns its `Outcome`. A failure that may pass is tried again, see `Patience`.
 
@@ -138,7 +138,6 @@ def outcome_task(
         body: returns what was done ("ran", "cached"), or raises `StageError` or `UserError`.
         hours: how long to try again without progress.
         stopping: ends the pause before the next try.
-        nodes: number of machines that `body` uses.
     """
 
     @task(name=name, description=description, task_run_name=run_name, cache_policy=NO_CACHE)
@@ -154,10 +153,10 @@ def outcome_task(
                     get_run_logger().warning("%s. Trying again in %.0f seconds", str(error).rstrip("."), pause)
                     if not stopping.wait(pause):
                         continue
-                outcome = Outcome(run_name, "failed", error.exit_code, time.monotonic() - started, str(error), nodes)
+                outcome = Outcome(run_name, "failed", error.exit_code, time.monotonic() - started, str(error))
                 # A returned state is shown as one line, a raised error as a traceback.
                 return Failed(message=outcome.message, data=outcome)
-            outcome = Outcome(run_name, done, ExitCode.DONE, time.monotonic() - started, nodes=nodes)
+            outcome = Outcome(run_name, done, ExitCode.DONE, time.monotonic() - started)
             return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
     return run

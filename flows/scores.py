@@ -5,8 +5,7 @@ from itertools import islice
 
 from flows.process import paths
 from flows.process.runner import reports_errors
-from flows.record.documents import read_output
-from flows.record.tasks import read_scores, score_table, task_scored
+from flows.record.documents import read_output, read_scores, score_table, task_scored
 from transformer_core.cli.arguments import Parser
 from transformer_core.corpus.text import normalise, read_lines
 from transformer_core.evaluation.scoring import scoring_of

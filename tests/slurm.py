@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import free_port, wait_for
+from tests.waiting import free_port, processes, wait_for
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 _NODES = ("n1", "n2")
@@ -64,13 +64,24 @@ class Cluster:
         return self.run("squeue", "--noheader", f"--states={','.join(states)}", "--format=%i").split()
 
     def start_now(self, job: str) -> None:
-        """Start a job that was queued again, for which Slurm would wait two minutes."""
+        """Start a job that was queued again in ten seconds instead of two minutes; at once, Slurm would take it for its ended run."""
         wait_for(lambda: job in self.jobs("PENDING"), f"job {job} was not queued again", pause=0.2)
-        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+        self.run("scontrol", "update", f"jobid={job}", "StartTime=now+10")
 
     def wait_until_idle(self) -> None:
         """Wait until both nodes are there and have nothing to do."""
         wait_for(lambda: self.run("sinfo", "--noheader", "--format=%T %D") == "idle 2", "the nodes of Slurm are not idle", pause=0.5)
+
+    def lose(self, name: str) -> None:
+        """Kill a node: its daemon and all that runs on it."""
+        stopped = [psutil.Process(int((self.folder / f"{name}.pid").read_text()))]
+        for process in processes(
+            lambda one: one.environ().get("SLURMD_NODENAME") == name and one.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"]
+        ):
+            stopped += [process, *(one for one in process.parents() if one.name().startswith("slurmstepd"))]
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""

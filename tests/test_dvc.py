@@ -18,7 +18,7 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files; the
 # registry of tasks (which names a length for the validations of stage train, and the main score).
 NO_RESULT = {
-    *(f"flows/places/{name}.py" for name in ("group", "ranks")),
+    "flows/places/ranks.py",
     *(f"flows/process/{name}.py" for name in ("child", "exits", "gpus", "paths", "progress", "runner", "signals")),
     *(f"flows/record/{name}.py" for name in ("documents", "finished", "lineage", "run", "sending", "server", "store", "usage")),
     *(

@@ -2,15 +2,17 @@
 
 The job runs `python -m flows.stages NAME --here` in this same folder, on storage that its machines share: nothing is copied. Started again
 after a kill, the process finds its job by name and follows it. Each node leaves a report of its exit, `.state/exit/NAME-node-RANK.json`;
-`.state/jobs` has the job's log, the request to stop it, and when it last made progress.
+`.state/jobs` has the job's log, the request to stop it, and when it was submitted.
 """
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -23,11 +25,11 @@ from jinja2 import Environment, StrictUndefined
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, sections_up_to, stages
-from flows.process.progress import RankOutput
-from flows.process.runner import StageError, echo, exit_file
+from flows.process.patience import Patience
+from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
-from transformer_core.files import locked, read_json, write_json
+from transformer_core.files import locked, read_json
 from transformer_core.places import Kubernetes, Place, Slurm
 
 JOBS = STATE / "jobs"
@@ -67,42 +69,38 @@ class Job:
         return sorted(found, key=lambda file: int(file.stem.rpartition("-")[2]))
 
     def clear(self) -> None:
-        """Remove what an earlier job of this name, and the nodes of an earlier job of this stage, have left."""
+        """Remove what earlier jobs of this name and stage have left, and note the time of this one."""
         JOBS.mkdir(parents=True, exist_ok=True)
-        for file in (self.log, self.asked_to_stop, self._progress, *self.reports()):
+        for file in (self.log, self.asked_to_stop, *self.reports()):
             file.unlink(missing_ok=True)
+        self._submitted.touch()
 
-    def outcome(self) -> tuple[int, str] | None:
-        """Return exit code and message of its nodes; None without any report.
+    def outcome(self) -> dict[str, Any] | None:
+        """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any.
 
-        They are those of a node whose error no retry mends, else of the first that failed: a node that loses another ends with 69.
+        A node that loses another ends with 69.
         """
-        found = [(int(report["code"]), str(UserError(report["message"], report["remedy"]))) for report in map(read_json, self.reports())]
-        failed = [outcome for outcome in found if outcome[0]]
-        permanent = [outcome for outcome in failed if outcome[0] not in TRANSIENT]
-        return next(iter([*permanent, *failed, *found]), None)
+        reports = [read_json(file) for file in self.reports()]
+        failed = [report for report in reports if report["code"]]
+        permanent = [report for report in failed if report["code"] not in TRANSIENT]
+        return next(iter([*permanent, *failed, *reports]), None)
 
-    def tries_again(self, code: int, update: int, now: float) -> bool:
+    def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
 
         Args:
             code: exit code of the job.
-            update: last update that is saved; 0 for a stage other than train.
+            states: saved states of its training, whose times are those of its progress; none for another stage.
             now: seconds since the epoch.
         """
         if code not in TRANSIENT or self.asked_to_stop.exists():
             return False
-        last = {"update": -1, "since": now}
-        with suppress(FileNotFoundError):
-            last = read_json(self._progress)
-        if update > last["update"]:
-            last = {"update": update, "since": now}
-            write_json(self._progress, last)
-        return bool(now - last["since"] < 3600 * self.machine.patience_hours)
+        last = max(file.stat().st_mtime for file in (self._submitted, *states))
+        return now - last < 3600 * self.machine.patience_hours
 
     @property
-    def _progress(self) -> Path:
-        return JOBS / f"{self.name}.json"
+    def _submitted(self) -> Path:
+        return JOBS / f"{self.name}.submitted"
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,27 @@ class Scheduler(Protocol):
         """Send its nodes SIGTERM, or remove it from the queue."""
 
 
+def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
+    """Return the output of a scheduler's command, which reads a text.
+
+    Raises `UserError`: 69 if the scheduler is away, which its message tells by one of the words; 78 if it refuses.
+    """
+    # A job outlives this process, perhaps on another machine.
+    outliving = {**os.environ, STARTERS: ""}
+    try:
+        done = subprocess.run(command, input=text, env=outliving, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        message = f"machine.places: {command[0]} is not installed here"
+        raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [""]
+        reason = next((line for line in lines if "error" in line), lines[0]).removeprefix(f"{command[0]}: ").removeprefix("error: ")
+        if any(words in done.stderr for words in away):
+            raise UserError(f"{scheduler} is away: {reason}", "", ExitCode.UNAVAILABLE)
+        raise configuration_error(f"{command[0]} refuses: {reason}", "Correct machine.places.")
+    return done.stdout
+
+
 def check_places(machine: Machine) -> None:
     """Raise a `UserError` (78) for a key of `machine.places` that is no stage."""
     for name in machine.places:
@@ -155,26 +174,26 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     """
     check_places(params.machine)
     job = Job.of(stage, params)
-    with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"), closing(RankOutput()) as output:
+    with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
-        ask = partial(_answer, patience=3600 * params.machine.patience_hours)
-        number = ask(scheduler.find)
+        answer = partial(_answer, hours=params.machine.patience_hours)
+        number = answer(scheduler.find)
         if number is None:
             job.clear()
-            number = ask(scheduler.submit)
+            number = answer(scheduler.submit)
             echo(f"{stage}: job {number} of {place.on}, log {job.log}", sys.stderr)
         else:
             echo(f"{stage}: job {number} of {place.on} goes on, log {job.log}", sys.stderr)
-        log = _Log(job.log, output)
+        log = _Log(job.log)
         try:
-            _follow(scheduler, number, log, ask)
+            _follow(scheduler, number, log, answer)
         except Interrupted:
             job.asked_to_stop.touch()
             with suppress(UserError):
-                scheduler.stop(number, _follow(scheduler, number, log, ask, time.monotonic()).phase == "running")
-                _follow(scheduler, number, log, ask, time.monotonic() + params.machine.grace_seconds)
+                scheduler.stop(number, _follow(scheduler, number, log, answer, time.monotonic()).phase == "running")
+                _follow(scheduler, number, log, answer, time.monotonic() + params.machine.grace_seconds)
             outcome = job.outcome()
-            raise Interrupted(outcome[1] if outcome else f"{stage}: job {number} was stopped") from None
+            raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number} was stopped") from None
     return _closing_line(job, number)
 
 
@@ -194,27 +213,27 @@ def _scheduler(place: Place, job: Job) -> Scheduler:
 
 
 def _closing_line(job: Job, number: str) -> str:
-    outcome = job.outcome()
-    if outcome is None:
+    report = job.outcome()
+    if report is None:
         message = f"{job.stage}: job {number} ended without a report"
         raise UserError(message, f"Its log is {job.log}. Run it again to resume.", ExitCode.UNAVAILABLE)
-    code, message = outcome
+    code, message = report["code"], report["message"]
     if code == ExitCode.INTERRUPTED:
         raise Interrupted(message)
     if code in set(ExitCode) - {ExitCode.DONE}:
-        raise UserError(message, "", ExitCode(code))
+        raise UserError(message, report["remedy"], ExitCode(code))
     if code:
         raise StageError(code, f"{message} (log {job.log})")
     return f"{job.stage}: job {number} is done"
 
 
 def _follow(
-    scheduler: Scheduler, number: str, log: "_Log", ask: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
+    scheduler: Scheduler, number: str, log: "_Log", answer: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
 ) -> Seen:
     """Pass the log on until the job has ended or the deadline has passed, and return what it did last. Says why it waits."""
     told = ""
     while True:
-        seen = ask(partial(scheduler.look, number))
+        seen = answer(partial(scheduler.look, number))
         log.pass_on()
         if seen.phase == "ended" or (deadline is not None and time.monotonic() >= deadline):
             return seen
@@ -224,19 +243,18 @@ def _follow(
         time.sleep(POLL_SECONDS)
 
 
-def _answer(question: Callable[[], Answer], patience: float) -> Answer:
-    """Return a scheduler's answer; ask again for `patience` seconds while it is away: its jobs go on."""
-    deadline, told = time.monotonic() + patience, False
+def _answer(question: Callable[[], Answer], hours: float) -> Answer:
+    """Return a scheduler's answer; ask again for these hours while it is away: its jobs go on."""
+    patience = Patience(hours)
     while True:
         try:
             return question()
         except UserError as error:
-            if error.exit_code != ExitCode.UNAVAILABLE or time.monotonic() >= deadline:
+            pause = patience.pause_after(error.exit_code)
+            if pause is None:
                 raise
-            if not told:
-                echo(f"{first_line(error)}; asking again for {patience / 3600:g} hours", sys.stderr)
-                told = True
-        time.sleep(POLL_SECONDS)
+            echo(f"{first_line(error)}; asking again in {pause:.0f} seconds", sys.stderr)
+        time.sleep(pause)
 
 
 def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:
@@ -253,8 +271,8 @@ def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None
 class _Log:
     """The log of a job, from its end at the start of this process on. Slurm writes the node before each line of a training on several."""
 
-    def __init__(self, path: Path, write: Callable[[str], None]) -> None:
-        self._path, self._write, self._rest = path, write, b""
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest = path, b""
         self._read = path.stat().st_size if path.exists() else 0
 
     def pass_on(self) -> None:
@@ -265,4 +283,4 @@ class _Log:
             self._read += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             for line in lines:
-                self._write(line.decode(errors="replace").removeprefix("0: "))
+                echo(line.decode(errors="replace").removeprefix("0: "), sys.stderr)

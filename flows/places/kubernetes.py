@@ -7,22 +7,21 @@ is what a pod runs. A lost pod is started again by Kubernetes, `RETRIES` times f
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.places.jobs import Job, Seen, render, run_as_node
+from flows.places.jobs import Job, Seen, ask, render, run_as_node
 from flows.places.slurm import ENDING_SECONDS, RENDEZVOUS_PORT
 from flows.process.runner import echo, reports_errors
 from flows.process.signals import stop_on_signals
-from transformer_core.cli.arguments import Parser
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import configuration_error
 from transformer_core.places import Kubernetes
 
 RETRIES = 10
 _AWAY = ("Unable to connect", "connection refused", "i/o timeout", "TLS handshake timeout", "etcdserver", "ServiceUnavailable")
+_kubectl = partial(ask, "Kubernetes", _AWAY, "kubectl")
 
 
 class KubernetesJobs:
@@ -38,7 +37,7 @@ class KubernetesJobs:
     def submit(self) -> str:
         """Create the job, in the place of one of its name that has ended, and return its name."""
         _kubectl("delete", "job", self._job.name, "--ignore-not-found")
-        _kubectl("apply", "--filename", "-", document=self.manifest())
+        _kubectl("apply", "--filename", "-", text=self.manifest())
         return self._job.name
 
     def manifest(self) -> str:
@@ -62,7 +61,7 @@ class KubernetesJobs:
             return text
         service, separator, manifest = text.rpartition("---\n")
         patch = ["patch", "--local", "--type", "strategic", "--patch-file", place.patch, "--filename", "-", "--output", "yaml"]
-        return service + separator + _kubectl(*patch, document=manifest)
+        return service + separator + _kubectl(*patch, text=manifest)
 
     def look(self, number: str) -> Seen:
         """Return what the job does."""
@@ -79,31 +78,13 @@ class KubernetesJobs:
         _kubectl("delete", "job", number, "--ignore-not-found", "--cascade=foreground", "--wait=false")
 
 
-def _kubectl(*arguments: str, document: str | None = None) -> str:
-    """Return the output of kubectl. Raises `UserError`: 69 if the cluster is away, 78 if it refuses."""
-    try:
-        done = subprocess.run(["kubectl", *arguments], input=document, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise configuration_error("machine.places: kubectl is not installed here") from None
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        if any(words in done.stderr for words in _AWAY):
-            raise UserError(f"Kubernetes is away: {reason}", "", ExitCode.UNAVAILABLE)
-        raise configuration_error(f"kubectl refuses: {reason}", "Correct machine.places or the patch.")
-    return done.stdout
-
-
 @reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(stage: str, log: str) -> int:
     """Run a stage in a pod, whose output goes to the pod's log and to the file that the submitting process follows."""
-    parser = Parser(prog="python -m flows.places.kubernetes", description=main.__doc__)
-    parser.add_argument("stage")
-    parser.add_argument("log", type=Path)
-    options = parser.parse_args(arguments)
     stop_on_signals()
     node = os.environ["TRANSFORMER_NODE_RANK"]
-    return run_as_node(options.stage, Path(), options.log, lambda line: echo(line, sys.stdout), "" if node == "0" else f"{node}: ")
+    return run_as_node(stage, Path(), Path(log), partial(echo, stream=sys.stdout), "" if node == "0" else f"{node}: ")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))

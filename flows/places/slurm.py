@@ -9,15 +9,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.places.jobs import Job, Seen, render
-from flows.process.child import without_starters
+from flows.places.jobs import Job, Seen, ask, render
 from flows.process.paths import STATE
 from flows.process.runner import reports_errors
-from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.places import Slurm
@@ -25,24 +23,11 @@ from transformer_core.places import Slurm
 RENDEZVOUS_PORT = 29400
 # Slurm may signal up to a minute early; Python, torchrun and srun need time to end.
 ENDING_SECONDS = 30
-# With the last three Slurm queues the job again by itself, a moment later; a job that it does not queue again it soon forgets.
-_WAITING = frozenset(
-    {
-        "PENDING",
-        "CONFIGURING",
-        "REQUEUED",
-        "REQUEUE_HOLD",
-        "SPECIAL_EXIT",
-        "SUSPENDED",
-        "RESV_DEL_HOLD",
-        "NODE_FAIL",
-        "BOOT_FAIL",
-        "PREEMPTED",
-    }
-)
-_RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+_ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")
+_RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 _UNKNOWN_JOB = "Invalid job id"
 _AWAY = ("Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted", "communication failure")
+_slurm = partial(ask, "Slurm", _AWAY)
 
 
 class SlurmQueue:
@@ -58,7 +43,7 @@ class SlurmQueue:
 
     def submit(self) -> str:
         """Submit the job: sbatch reads its script and answers with its number."""
-        return _slurm("sbatch", "--parsable", script=self.script()).partition(";")[0].strip()
+        return _slurm("sbatch", "--parsable", text=self.script()).partition(";")[0].strip()
 
     def script(self) -> str:
         """Return the script of the job."""
@@ -86,26 +71,12 @@ class SlurmQueue:
             if _UNKNOWN_JOB in error.message:
                 return Seen("ended")
             raise
-        return Seen("waiting" if state in _WAITING else "running" if state in _RUNNING else "ended", reason)
+        # Also of a lost node (NODE_FAIL, BOOT_FAIL, PREEMPTED): Slurm queues the job again by itself, or soon forgets it.
+        return Seen("ended" if not state or state in _ENDED else "running" if state in _RUNNING else "waiting", reason)
 
     def stop(self, number: str, running: bool) -> None:
         """Send SIGTERM to the nodes of a running job, or remove a waiting one."""
         _slurm("scancel", *(["--signal=TERM"] if running else []), number)
-
-
-def _slurm(*command: str, script: str | None = None) -> str:
-    """Return the output of a command of Slurm. Raises `UserError`: 69 if Slurm is away, 78 if it refuses."""
-    try:
-        done = subprocess.run(command, input=script, env=without_starters(), capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        message = f"machine.places: {command[0]} is not installed here"
-        raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None
-    if done.returncode:
-        reason = done.stderr.strip().partition("\n")[0].removeprefix(f"{command[0]}: ").removeprefix("error: ")
-        if any(words in done.stderr for words in _AWAY):
-            raise UserError(f"Slurm is away: {reason}", "", ExitCode.UNAVAILABLE)
-        raise configuration_error(f"{command[0]} refuses: {reason}", "Correct machine.places.")
-    return done.stdout
 
 
 def _text(path: str) -> str:
@@ -115,34 +86,37 @@ def _text(path: str) -> str:
         raise configuration_error(f"machine.places: prelude: {path}: {error.strerror}") from None
 
 
-def saved_update(stage: str) -> int:
-    """Return the last update of the training that is saved; 0 for another stage, which has no state."""
+def saved_states(stage: str) -> list[Path]:
+    """Return the states of the training of stage train; another stage saves none."""
     if stage != "train":
-        return 0
+        return []
     from flows.record.recorder import fingerprint_of
-    from transformer_core.training.checkpoint import state_files, state_of, update_of
+    from transformer_core.training.checkpoint import state_files, state_of
 
-    return max(map(update_of, state_files(state_of(fingerprint_of(load_params())))), default=0)
+    return state_files(state_of(fingerprint_of(load_params())))
 
 
 @reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
-    """End a job: queue it again after a fault that may pass, unless somebody has stopped it. Returns the exit code of its nodes."""
-    parser = Parser(prog="python -m flows.places.slurm", description=main.__doc__)
-    parser.add_argument("action", choices=["ended"])
-    parser.add_argument("stage")
-    parser.add_argument("code", type=int, help="exit code of srun")
-    options = parser.parse_args(arguments)
-    job = Job.of(options.stage, load_params())
+def main(action: str, stage: str, code: str) -> int:
+    """End a job: queue it again after a fault that may pass, unless somebody has stopped it. Returns the exit code of its nodes.
+
+    Args:
+        action: the word "ended".
+        stage: name of the stage.
+        code: exit code of srun.
+    """
+    assert action == "ended"
+    job = Job.of(stage, load_params())
     # Without a report the nodes were not started: srun itself failed, or a node was lost.
-    code = (job.outcome() or (ExitCode.UNAVAILABLE if options.code else ExitCode.DONE, ""))[0]
-    if job.tries_again(code, saved_update(options.stage), time.time()):
-        print(f"queued again after {code}", flush=True)
+    report = job.outcome()
+    ended = int(report["code"] if report else ExitCode.UNAVAILABLE if int(code) else ExitCode.DONE)
+    if job.tries_again(ended, saved_states(stage), time.time()):
+        print(f"queued again after {ended}", flush=True)
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
-    elif code:
-        print(f"not queued again after {code}", flush=True)
-    return code
+    elif ended:
+        print(f"not queued again after {ended}", flush=True)
+    return ended
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))

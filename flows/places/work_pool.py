@@ -19,7 +19,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, WorkerStatus
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Failed
 
@@ -69,16 +68,12 @@ class PrefectPool:
         return str(cast(FlowRun, started).id)
 
     def _deployment(self, client: SyncPrefectClient) -> UUID:
-        try:
-            client.read_work_pool(self._pool)
-        except ObjectNotFound:
-            remedy = f"Create it: prefect work-pool create {self._pool} --type process"
-            raise configuration_error(f"machine.places: Prefect has no work pool {self._pool!r}", remedy) from None
         in_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool]))
         found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])), work_pool_filter=in_pool)
         if not found:
             message = f"machine.places: no deployment of the flow {FLOW} is on work pool {self._pool!r}"
-            raise configuration_error(message, f"Name the pool for {FLOW} in prefect.yaml, then: prefect --no-prompt deploy --all")
+            remedy = f"Create the pool (prefect work-pool create {self._pool} --type process), name it for {FLOW} in prefect.yaml, then: "
+            raise configuration_error(message, f"{remedy}prefect --no-prompt deploy --all")
         return found[0].id
 
     def look(self, number: str) -> Seen:

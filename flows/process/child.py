@@ -5,26 +5,19 @@ import selectors
 import signal
 import subprocess
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from flows.process.exits import shell_code
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import delayed_stop_signals
-from transformer_core.config import Machine, load_params
-from transformer_core.errors import UserError, git_missing
+from flows.process.signals import GRACE, grace_seconds, without_stop_signals
+from transformer_core.errors import git_missing
 
-# Environment variable: the seconds that a scheduler leaves between a stop and the kill.
-GRACE = "TRANSFORMER_GRACE_SECONDS"
 SECONDS_BETWEEN_UPDATES = 60.0
-_TAG = "TRANSFORMER_CHILD"
-_POLL_SECONDS = 0.1
-_SURVIVOR_SECONDS = 5.0
+# Children of this process, each the leader of a process group.
+_running = set[int]()
 
 
 class TimeLimitError(Exception):
@@ -55,7 +48,7 @@ class StageLog:
         if found is None:
             self._write(line)
             return
-        done, total, _ = found
+        done, total = found
         if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
             self._written = time.monotonic()
             self._write(line)
@@ -64,56 +57,53 @@ class StageLog:
 
 def run_child(
     command: Sequence[str],
-    on_line: Callable[[str], None],
+    on_line: Callable[[str], None] | None,
     limit_seconds: float | None = None,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> int:
     """Run a command until all its processes have ended, and return its exit code, 128 plus the signal for a signal.
 
-    The child stays in this session and process group, so that a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
-    reaches it too. Standard output and error are one stream, passed on line by line; of a line redrawn with carriage returns, only the
-    last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
+    The child is the leader of a process group in this session, so one signal reaches all that it starts, also those whose parent has died.
+    Standard output and error are one stream, passed on line by line; of a line redrawn with carriage returns, only the last drawing is
+    passed on. Without `on_line` both are this process's. `environment` is added to the inherited one; `directory` is the working directory.
 
-    If an exception is raised here (by a signal handler, the time limit or `on_line`), all processes of the child get SIGTERM and
-    `grace_seconds` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates. Further
-    stop signals wait until then.
+    If an exception is raised here (by a signal handler, the time limit or `on_line`), the group gets SIGTERM and `grace_seconds` to save,
+    while its lines are still passed on; then the rest is killed, and the exception propagates. Until then stop signals are ignored.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
     """
-    tag, seconds = uuid.uuid4().hex, grace_seconds()
+    seconds = grace_seconds()
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
-    inherited |= {_TAG: os.environ.get(_TAG, "") + tag, STARTERS: f"{os.environ.get(STARTERS, '')} {os.getpid()}"}
+    # A child has less time for children of its own, so that it ends before it is killed itself.
+    inherited |= {GRACE: f"{0.9 * seconds:g}", STARTERS: f"{os.environ.get(STARTERS, '')} {os.getpid()}"}
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if on_line else None,
+        stderr=subprocess.STDOUT if on_line else None,
+        env=inherited,
+        cwd=directory,
+        process_group=0,
     ) as child:
-        lines = _OutputReader(child, on_line)
+        pass_on = _OutputReader(child, on_line).pass_on if on_line else lambda _: True
         try:
-            if not lines.pass_on(limit_seconds):
+            _running.add(child.pid)
+            if not pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
         except BaseException:
-            with delayed_stop_signals():
+            with without_stop_signals(), suppress(subprocess.TimeoutExpired):
                 try:
-                    _terminate(tag, lines, seconds)
+                    _signal(child.pid, signal.SIGTERM)
+                    if pass_on(seconds):
+                        child.wait(seconds)
                 finally:
-                    _kill(tag)
+                    _signal(child.pid, signal.SIGKILL)
             raise
-
-
-def without_starters() -> dict[str, str]:
-    """Return this process's environment for one that outlives it, perhaps on another machine."""
-    return {name: value for name, value in os.environ.items() if name not in (_TAG, STARTERS)}
-
-
-def grace_seconds() -> float:
-    """Return the time that children have to save: $TRANSFORMER_GRACE_SECONDS, else `machine.grace_seconds`."""
-    with suppress(ValueError):
-        return float(os.environ.get(GRACE, ""))
-    with suppress(OSError, UserError):
-        return load_params().machine.grace_seconds
-    return Machine().grace_seconds
+        finally:
+            _running.discard(child.pid)
 
 
 def git(folder: Path, *arguments: str, **variables: str) -> str:
@@ -127,49 +117,14 @@ def git(folder: Path, *arguments: str, **variables: str) -> str:
 
 
 def terminate_children() -> None:
-    """Send SIGTERM to all processes that `run_child` started in other threads; those calls then return the exit code."""
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error, OSError):  # It may have ended.
-            if _TAG in process.environ():
-                process.terminate()
+    """Send SIGTERM to what `run_child` has started in all threads; those calls then return the exit code."""
+    for group in [*_running]:
+        _signal(group, signal.SIGTERM)
 
 
-def _terminate(tag: str, lines: "_OutputReader", seconds: float) -> None:
-    """Send SIGTERM to all processes with the tag, also to those that start meanwhile, and wait `seconds` at most for their end."""
-    deadline, signalled = time.monotonic() + seconds, set[psutil.Process]()
-    while (left := set(_tagged(tag))) and time.monotonic() < deadline:
-        _signal(left - signalled, signal.SIGTERM)
-        signalled |= left
-        if lines.pass_on(_POLL_SECONDS):
-            time.sleep(_POLL_SECONDS)
-    lines.pass_on(_POLL_SECONDS)
-
-
-def _kill(tag: str) -> None:
-    """Kill all processes with the tag, repeatedly, because a process may start another during the search."""
-    deadline = time.monotonic() + _SURVIVOR_SECONDS
-    while (left := _tagged(tag)) and time.monotonic() < deadline:
-        _signal(left, signal.SIGKILL)
-        time.sleep(_POLL_SECONDS)
-
-
-def _tagged(tag: str) -> list[psutil.Process]:
-    """Return the child and all processes that it started, by the tag that they inherit in their environment.
-
-    A search by parent would miss a process whose parent was killed (a stage whose dvc has died).
-    """
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # Processes of other users, and processes that end during the search.
-            if tag in process.environ().get(_TAG, "") and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def _signal(processes: Iterable[psutil.Process], number: int) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # All its processes have ended.
+        os.killpg(group, number)
 
 
 class _OutputReader:

@@ -1,6 +1,5 @@
 """The process of a stage: its lock, its signals, its exit code, the report of its exit for schedulers, its duration, its threads."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ import psutil
 
 from flows.process.exits import BUG, SIGNALLED
 from flows.process.paths import STATE, sections_of, sections_up_to
-from flows.process.signals import ignore_stop_signals, stop_on_signals
+from flows.process.signals import grace_seconds, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
@@ -36,7 +35,6 @@ _MEMORY = {
     "average": "average.count",
     "decode": "decode.batch_tokens or decode.beam",
 }
-_PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
 Arguments = ParamSpec("Arguments")
@@ -213,28 +211,19 @@ def in_background(work: Callable[[threading.Event], None], name: str, closing_se
 
 
 def exit_with_starters() -> None:
-    """Send this process SIGTERM when one of the processes that started it dies, or has died already (`STARTERS`).
+    """Send this process SIGTERM within a second when one of the processes that started it dies, or has died already (`STARTERS`).
 
-    The kernel's parent-death signal is immediate, but exists only on Linux and only for the direct parent, which may be a shell that DVC
-    started. A thread that polls twice a second follows all of them.
+    If it has not ended after `grace_seconds`, it is killed: nobody else would.
     """
-    numbers = [int(number) for number in os.environ.get(STARTERS, "").split()]
-    if not numbers:
-        return
-    if sys.platform == "linux" and numbers[-1] == os.getppid():
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    followed = [_process(number) for number in numbers]
-    threading.Thread(target=_watch, args=(followed,), name="exit-with-starters", daemon=True).start()
+    if numbers := [int(number) for number in os.environ.get(STARTERS, "").split()]:
+        threading.Thread(target=_watch, args=(numbers,), name="exit-with-starters", daemon=True).start()
 
 
-def _process(number: int) -> psutil.Process | None:
+def _watch(numbers: Sequence[int]) -> None:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(number)
-    return None
-
-
-def _watch(followed: Sequence[psutil.Process | None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # It may end between the two calls.
-        while all(process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
+        followed = [psutil.Process(number) for number in numbers]
+        while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_seconds())
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The signals that ask a process to stop."""
+"""The signals that ask a process to stop, and the time that it has to save."""
 
 import os
 import signal
@@ -9,10 +9,22 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from transformer_core.errors import Interrupted
+from transformer_core.config import Machine, load_params
+from transformer_core.errors import Interrupted, UserError
 
 # SIGHUP: the terminal was closed. SIGUSR1: a scheduler's warning before the end of the time.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+# Environment variable: the seconds that a scheduler leaves between a stop and the kill.
+GRACE = "TRANSFORMER_GRACE_SECONDS"
+
+
+def grace_seconds() -> float:
+    """Return the time that children have to save: $TRANSFORMER_GRACE_SECONDS, else `machine.grace_seconds`."""
+    with suppress(ValueError):
+        return float(os.environ.get(GRACE, ""))
+    with suppress(OSError, UserError):
+        return load_params().machine.grace_seconds
+    return Machine().grace_seconds
 
 
 def stop_on_signals() -> None:
@@ -52,27 +64,20 @@ def stop_flag() -> Callable[[], bool]:
 
 
 @contextmanager
-def delayed_stop_signals() -> Iterator[None]:
-    """Answer stop signals after the block: in it, children save after a first one. Only the main thread answers signals.
-
-    An ignored signal stays ignored, so that it hides no later one. A handler that Python did not install (None) could not be put back.
-    The mask of `hold_stop_signals` would not do: it is that of one thread, and the system gives a signal to any other.
-    """
+def without_stop_signals() -> Iterator[None]:
+    """Ignore stop signals in the block: in it, children save after a first one. Only the main thread answers signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    before = {number: handler for number, handler in handlers.items() if handler is not None and handler != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, lambda number, _: received.append(number))
+    # A handler that Python did not install (None) could not be put back.
+    before = {number: handler for number in STOP_SIGNALS if (handler := signal.getsignal(number)) is not None}
     try:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
 
 
 def hold_stop_signals() -> None:

@@ -4,30 +4,35 @@ A reader gets the document as it is in the file. Keys that no reader needs are n
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, create_model
 
-from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, RAW, TRAINING_METRICS, require, rerun_remedy
-from transformer_core.config import Decode, Params
+from flows.process import paths
+from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
+from transformer_core.config import Params
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.errors import configuration_error
 from transformer_core.files import read_json
 from transformer_core.schema import Name, PositiveInt, Quantity, Section, Total, check_document
+from transformer_core.tasks import TRANSLATION, Task, all_tasks
 
-CLEANING, DECODING = CLEAN / CLEANING_REPORT, DECODED / "statistics.json"
-MODEL_CONFIG, CHECKPOINT_CONFIG = AVERAGED / "config.json", CHECKPOINTS / "config.json"
+# score_table has 80 columns.
+_FIRST, _WIDTH, _INTERVAL = 30, 8, 15
+CLEANING, DECODING = paths.CLEAN / CLEANING_REPORT, paths.DECODED / "statistics.json"
+MODEL_CONFIG, CHECKPOINT_CONFIG = paths.AVERAGED / "config.json", paths.CHECKPOINTS / "config.json"
 
 
-class Needed(Section):
+class _Needed(Section):
     """The keys that readers need; the file may have others."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class _TrainingMetrics(Needed):
+class _TrainingMetrics(_Needed):
     """metrics.json of stage train. The perplexity of a model that has learnt nothing may be infinite."""
 
     model_config = ConfigDict(allow_inf_nan=True)
@@ -39,22 +44,7 @@ class _TrainingMetrics(Needed):
     valid_perplexity: float
 
 
-class _Trained(Needed):
-    """The key `training` of a model's config.json."""
-
-    fingerprint: Name
-    run: str = Field("", pattern=r"^[\w.-]*$")
-    updates: Total
-
-
-class _Model(Needed):
-    """A model's config.json, for readers that do not load the model; `models.directory.read_config` checks all of it."""
-
-    training: _Trained
-    decode: Decode | None = None
-
-
-class _Speed(Needed):
+class _Speed(_Needed):
     """A split in statistics.json."""
 
     lines: Total
@@ -63,7 +53,7 @@ class _Speed(Needed):
     tokens_per_second: Quantity
 
 
-class _Decoding(Needed):
+class _Decoding(_Needed):
     """statistics.json of stage decode."""
 
     valid: _Speed
@@ -76,21 +66,11 @@ class _Decoding(Needed):
     machine: str
 
 
-class _Published(Needed):
-    """published.json of stage publish; the model of an experiment of DVC has no version."""
-
-    name: Name
-    version: str = ""
-
-
 _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
     TRAINING_METRICS: _TrainingMetrics,
-    CHECKPOINT_CONFIG: _Model,
-    MODEL_CONFIG: _Model,
     DECODING: _Decoding,
-    PUBLISHED: _Published,
 }
 
 
@@ -99,7 +79,7 @@ def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return checked(_SCHEMAS[path], unchecked(path, root), path, root)
+    return _checked(_SCHEMAS[path], _unchecked(path, root), path, root)
 
 
 def read_manifest(params: Params) -> dict[str, Any]:
@@ -124,14 +104,73 @@ def tags_of_corpus() -> set[str]:
     return {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
 
 
-def unchecked(path: Path, root: Path) -> Any:
+def _unchecked(path: Path, root: Path) -> Any:
     """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
     if root == Path():
-        require(path)
-    return read_json(root / path, rerun_remedy(path))
+        paths.require(path)
+    return read_json(root / path, paths.rerun_remedy(path))
 
 
-def checked(schema: type[BaseModel], document: Any, path: Path, root: Path) -> dict[str, Any]:
+def _checked(schema: type[BaseModel], document: Any, path: Path, root: Path) -> dict[str, Any]:
     """Return a document as it is. Raises `UserError` (65): a key of the schema is missing or wrong."""
-    check_document(schema, document, root / path, rerun_remedy(path))
+    check_document(schema, document, root / path, paths.rerun_remedy(path))
     return dict(document)
+
+
+def task_scored(scores: Mapping[str, Any]) -> Task:
+    """Return the task of the content of scores.json."""
+    return next((task for task in all_tasks() if task.key in scores), TRANSLATION)
+
+
+def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
+    """Return scores.json of the repository at `root`, of this task or else of the one whose main score it has.
+
+    Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
+    """
+    scores = _unchecked(SCORES, root)
+    if task is None:
+        task = task_scored(scores if isinstance(scores, dict) else {})
+    return _checked(_schema(task), scores, SCORES, root)
+
+
+@cache
+def _schema(task: Task) -> type[BaseModel]:
+    """Return the schema of what readers need of scores.json. It is made once: Python never frees a class that pydantic has made."""
+    from transformer_core.evaluation.scoring import scoring_of  # Here: stages that read no scores do not load it.
+
+    scoring = scoring_of(task)
+    main, *others = scoring.scores
+    numbers: dict[str, Any] = dict.fromkeys(main.keys, Quantity)
+    numbers |= {score.key: (Quantity, 0) if score.optional else Quantity for score in others}
+    of_test: dict[str, Any] = dict.fromkeys((share.key for share in scoring.shares), Quantity)
+    of_test |= {"corpus": Name, "lines": Total, "signature": str, "references_sha256": str}
+    for score in scoring.published:
+        of_test |= {score.key: (Quantity, 0), f"{score.key}_signature": (str, "")}
+    valid = create_model("Valid", __base__=_Needed, **numbers)
+    further = create_model("Further", __base__=_Needed, **numbers, lines=Total)
+    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
+
+
+def score_table(scores: Mapping[str, Any]) -> str:
+    """Return the content of scores.json as a table for a terminal of 80 columns."""
+    from transformer_core.evaluation.scoring import scoring_of
+
+    scoring = scoring_of(task_scored(scores))
+    main, *others = scoring.scores
+    widths = {score: max(_WIDTH, len(score.name) + 2) for score in others}
+    heads = "".join(f"{score.name:>{width}}" for score, width in widths.items())
+    rows = [f"{scores['corpus']:<{_FIRST}}{main.name:>{_WIDTH}}{'95% interval':>{_INTERVAL}}{heads}"]
+    tests = {"test": scores, **scores.get("tests", {})}
+    splits = {"valid": scores["valid"], **tests}
+    for split, of_split in splits.items():
+        interval = f"{of_split[f'{main.key}_low']:.2f}-{of_split[f'{main.key}_high']:.2f}"
+        cells = (f"{f'{of_split[score.key]:.2f}' if score.key in of_split else '-':>{width}}" for score, width in widths.items())
+        rows.append(f"{split:<{_FIRST}}{of_split[main.key]:>{_WIDTH}.2f}{interval:>{_INTERVAL}}{''.join(cells)}")
+    lines = ", ".join(f"{of_split['lines']:,} line{'s' * (of_split['lines'] != 1)} of {split}" for split, of_split in tests.items())
+    rows.append(f"{main.name}: {scores['signature']}, {lines}")
+    for score in scoring.published:
+        if score.key in scores:
+            found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
+            rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
+    shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
+    return "\n".join([*rows, f"Outputs for test: {shares}", f"Report: {paths.REPORT}"])

@@ -1,15 +1,12 @@
-"""Finished trainings, whose outputs DVC may have failed to store, and stopped ones. No part of it can change a result."""
+"""Finished trainings, whose outputs DVC may have failed to store. No part of it can change a result."""
 
-import sys
 from hashlib import md5
 from math import inf
 from pathlib import Path
 
 from flows.process.paths import TRAINING_METRICS, locked_stages
-from flows.process.runner import echo
 from transformer_core.config import Train
-from transformer_core.files import is_locked
-from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, remove_training, state_root, stopped_trainings
+from transformer_core.training.checkpoint import FINISHED, STORED, remove_training
 
 
 def mark_finished(settings: Train, state: Path) -> None:
@@ -46,12 +43,3 @@ def _is_later(settings: Train, end: str) -> bool:
     """Return whether the settings end a training no earlier than those of `_end`."""
     updates, patience = map(int, end.split())
     return settings.updates >= updates and (settings.patience or inf) >= (patience or inf)
-
-
-def name_stopped_trainings(state: Path) -> None:
-    """Print that trainings with other settings or data were stopped: perhaps the user meant to continue one."""
-    others = [found for found in stopped_trainings(state_root()) if found.name != state.name]
-    others = [found for found in others if not is_locked(found / TRAINING_LOCK) and not (found / FINISHED).exists()]
-    if others:
-        message = f"starting from update 0; stopped trainings with other settings or data: {len(others)}, the latest is {others[0].name}"
-        echo(f"{message} (transformer-core states)", sys.stderr)

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from uuid import uuid4
 import torch
 
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
-from flows.process.progress import progress
+from flows.process.progress import Progress
 from flows.process.runner import echo
 from flows.record.lineage import describe_training, lineage
 from flows.record.run import FINGERPRINT, RunRecord, read_record
@@ -25,12 +24,12 @@ from flows.record.store import tracking_uri
 from flows.record.usage import RUN
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.errors import Interrupted, UserError
+from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
 from transformer_core.tasks import Task
-from transformer_core.training.checkpoint import FORMAT, is_whole, state_files
+from transformer_core.training.checkpoint import FORMAT
 from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
 
@@ -93,24 +92,12 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
 
 
 def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
-    """Return the record of the training that goes on from a saved state, or of a new one, whose id the state gets.
-
-    A training that was killed before its first save could not record its end; nobody else runs it, because its state is locked.
-    """
+    """Return the record of the training with this state directory, which keeps its id, or a new one if it is not here."""
     file = state / RUN
-    earlier = file.read_text(encoding="latin-1") if file.exists() else ""
-    earlier = earlier if re.fullmatch("[0-9a-f]{32}", earlier) else ""
-    resumed = bool(earlier) and any(map(is_whole, state_files(state)))
-    identity = earlier if resumed else uuid4().hex
-    new = RunRecord(id=identity, tags={FINGERPRINT: fingerprint}, score=task.key)
-    if resumed:
-        return read_record(identity) or new
-    with suppress(UserError):  # Damaged, which is no fault of this training.
-        record = read_record(earlier) if earlier else None
-        if record is not None and record.status == "RUNNING":
-            record.end("KILLED", max(round(1000 * path.stat().st_mtime) for path in record.folder.iterdir()))
-    write_text(file, identity)
-    return new
+    if not file.exists():
+        write_text(file, uuid4().hex)
+    identity = file.read_text(encoding="utf-8")
+    return read_record(identity) or RunRecord(id=identity, tags={FINGERPRINT: fingerprint}, score=task.key)
 
 
 class Recorder(Observer):
@@ -130,7 +117,7 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._progress, self._of = progress(), updates
+        self._progress, self._of = Progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
         self._overflowed = False

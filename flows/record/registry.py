@@ -1,13 +1,12 @@
 """The model registry: the choice of the champion among the versions of a model, and the description of a version.
 
 The alias `champion` moves to a new version that is not significantly worse than the best one so far. A version that is significantly worse,
-or has no usable output, gets no alias. If it is comparable with no earlier version, it becomes `challenger`, or `champion` if there is no
+or whose score is 0, gets no alias. If it is comparable with no earlier version, it becomes `challenger`, or `champion` if there is no
 champion. Versions are comparable if their tags `references` and `signature` are equal. The score is the main one of the task
 (evaluation/scoring.py). The outputs of a model for the test set are stored with it, so that any machine that reaches the registry can
 compare.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ RULE = (
     f"same test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the latest version that is comparable with no earlier one. "
     "Each version's tags name its rival and result."
 )
-# The tag of a logged model that leads from its page to its versions, as `mlflow.register_model` sets it.
-_VERSIONS = "mlflow.modelVersions"
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,6 @@ class Decision:
     reason: str
     rival: str = ""
     comparison: Comparison | None = None
-
-    @property
-    def in_short(self) -> str:
-        """The result of the comparison, or else the reason: worse than v1 by 87.91."""
-        if self.comparison is None:
-            return self.reason
-        difference = self.comparison.difference
-        if not self.comparison.significant:
-            return f"not significantly different from v{self.rival} ({difference:+.2f})"
-        return f"{'better' if difference > 0 else 'worse'} than v{self.rival} by {abs(difference):.2f}"
 
     def tags(self) -> dict[str, str]:
         """Return the tags of the version that record the decision."""
@@ -74,16 +61,13 @@ class Decision:
 
 
 def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
-    """Register a logged model as a new version, which its page links to, and return the version. A model without an id has no page."""
+    """Register a logged model as a new version, and return the version."""
     try:
         client.create_registered_model(name, description=RULE)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    version = client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
-    if model_id:
-        client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([{"name": version.name, "version": version.version}])})
-    return version
+    return client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
 
 
 def registered_before(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
@@ -98,12 +82,8 @@ def decision_of(version: ModelVersion) -> Decision | None:
     return None if alias is None else Decision("" if alias == NO_ALIAS else alias, version.tags["decision_reason"])
 
 
-def decide(
-    client: MlflowClient, new: ModelVersion, scoring: Scoring, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> Decision:
+def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
     """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
-    if all(not output.strip() or output.strip() == source.strip() for source, output in zip(sources, hypotheses, strict=True)):
-        return Decision("", f"all {len(hypotheses):,} {scoring.outputs} of the test set are empty or copies of their source")
     task = scoring.task
     if float(new.tags[task.key]) == 0:
         return Decision("", f"its {task.score} is 0.00")
@@ -165,16 +145,18 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     if not re.search("[@/]", model):
         raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
     with reaching(uri):
-        client = connect(uri, transfers=True)
+        client = connect(uri)
+        name, at, alias = model.rpartition("@")
+        numbered, _, number = model.rpartition("/")
         try:
-            address = _address(client, model)
+            version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(numbered, number)
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
             raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
+        files = f"{client.get_model_version_download_uri(version.name, version.version)}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
         try:
-            files = f"{address}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
             return Path(mlflow.artifacts.download_artifacts(files, dst_path=str(folder), tracking_uri=uri))
         except MlflowException as error:
             # MLflow writes the cause last, below lines that say what it was to copy.
@@ -183,42 +165,24 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             raise UserError(f"MLflow at {uri} cannot provide model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
 
 
-def _address(client: MlflowClient, model: str) -> str:
-    """Return the address of a version's files."""
-    name, at, alias = model.rpartition("@")
-    if at:
-        return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
-    name, _, version = model.rpartition("/")
-    return client.get_model_version_download_uri(name, version)
-
-
 def address_of(version: ModelVersion, alias: str) -> str:
     """Return the name of a version for commands: NAME@ALIAS, or NAME/VERSION without an alias."""
     return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
 
 
 def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    """Return the description of the version `model`, NAME/VERSION, in markdown: training, score, licence of the data, use."""
+    """Return the description of the version `model`, NAME/VERSION, in markdown: score, decision, training, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
-    use = f"python -m flows.translate {model} < in.{source} > out.{target}"
     return f"""\
-{task.headline(scores)}, {decision.in_short}
-
-{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*.
-
-| | |
-|---|---|
-| corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
-| {task.score} | **{scores[task.key]:.2f}** on {scores["lines"]:,} lines of test |
-| signature | `{scores["signature"]}` |
-| licence of the data | {manifest["licence"] or "none is stated"} |
+{task.headline(scores)} on {scores["lines"]:,} lines of test of {manifest["corpus"]} (`{scores["signature"]}`)
 
 {f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 
+{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*. Licence of the data: \
+{manifest["licence"] or "none is stated"}.
+
 ```
-{use}
-mlflow models serve -m models:/{model} --env-manager local --port 5001
-curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{{"inputs": ["A line."]}}'
+python -m flows.translate {model} < in.{source} > out.{target}
 ```
 """

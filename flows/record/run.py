@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,10 +23,8 @@ from transformer_core.schema import check_document
 
 RUN_FILE = "run.json"
 ARTIFACTS = "artifacts"
-# Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
+# Tags that MLflow's pages show at the top of a run: its name and commit.
 NAME = "mlflow.runName"
-DESCRIPTION = "mlflow.note.content"
-SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
 # Tag of a training; several may have one fingerprint.
 FINGERPRINT = "fingerprint"
@@ -37,7 +35,7 @@ SCORES_STEP = 0
 SOURCES, REFERENCES = "sources", "references"
 # MLflow's page of system metrics shows names with this prefix.
 SAMPLES = "system/"
-# A metric that every row of a table of samples has.
+# A metric that every sample of a machine has.
 CPU = "cpu_utilization_percentage"
 _REMEDY = "Remove its folder: what was not sent from it to MLflow is lost."
 
@@ -50,7 +48,7 @@ def now_ms() -> int:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class Score(_Part):
@@ -58,17 +56,14 @@ class Score(_Part):
 
     value: float
     step: int
-    time_ms: int
 
 
-class Dataset(_Part):
-    """Data that a run has read, see `lineage.datasets`."""
+class Table(NamedTuple):
+    """A table of metrics over time: what the names of its metrics begin with, and a metric that every row has."""
 
-    name: str
-    digest: str
-    source: str
-    pairs: int
-    context: str
+    path: Path
+    prefix: str
+    in_every_row: str
 
 
 class RunRecord(_Part):
@@ -90,7 +85,6 @@ class RunRecord(_Part):
     end_ms: int | None = None
     parameters: dict[str, str] = {}
     tags: dict[str, str] = {}
-    inputs: list[Dataset] = []
     metrics: dict[str, Score] = {}
     artifacts: dict[str, str] = {}
     score: str = ""
@@ -103,9 +97,7 @@ class RunRecord(_Part):
     def measure(self, step: int, values: Mapping[str, float], context: str = "") -> None:
         """Set numbers at a step. A context is prefixed to their names: nll of context valid is "valid/nll"."""
         for name, value in values.items():
-            key = f"{context}/{name}" if context else name
-            if key not in self.metrics or self.metrics[key].value != value:
-                self.metrics[key] = Score(value=float(value), step=step, time_ms=now_ms())
+            self.metrics[f"{context}/{name}" if context else name] = Score(value=float(value), step=step)
 
     def attach(self, name: str, content: bytes) -> None:
         """Keep a file, whose path in MLflow is `name`."""
@@ -128,39 +120,32 @@ class RunRecord(_Part):
         """Write `RUN_FILE`, atomically."""
         write_json(self.folder / RUN_FILE, self.model_dump())
 
-    def tables(self) -> list[Path]:
-        """Return the tables whose rows are metrics over time."""
-        named = [self.folder / UPDATES.name, self.folder / VALIDATION.name]
-        return [path for path in (*named, *sorted(self.folder.glob("machine-*.csv"))) if path.exists()]
+    def tables(self) -> Iterator[Table]:
+        """Yield the tables that are there. The first node's samples have the names of MLflow's own monitor."""
+        named = [Table(self.folder / UPDATES.name, "train/", "loss"), Table(self.folder / VALIDATION.name, "valid/", "nll")]
+        for path in sorted(self.folder.glob("machine-*.csv")):
+            node = path.stem.removeprefix("machine-")
+            named.append(Table(path, SAMPLES if node == "0" else f"{SAMPLES}node_{node}/", CPU))
+        yield from (table for table in named if table.path.exists())
 
-    def prefix(self, table: Path) -> str:
-        """Return what the names of a table's metrics begin with: the first node's samples have the names of MLflow's own monitor."""
-        if table.name == UPDATES.name:
-            return "train/"
-        if table.name == VALIDATION.name:
-            return "valid/"
-        node = table.stem.removeprefix("machine-")
-        return SAMPLES if node == "0" else f"{SAMPLES}node_{node}/"
-
-    def rows(self, table: Path, known: set[int]) -> Iterator[Row]:
+    def rows(self, table: Table, known: set[int]) -> Iterator[Row]:
         """Yield step, time and metrics of the rows of a table whose step is not known. An incomplete last line is none yet.
 
         A line that does not begin with a number has the names of the columns from there on. A row's time follows from its seconds, so it
         is the same whenever it is read. Raises `UserError` (65): the table is damaged.
         """
         names: list[str] = []
-        prefix = self.prefix(table)
         try:
-            for line in table.read_text(encoding="utf-8").split("\n")[:-1]:
+            for line in table.path.read_text(encoding="utf-8").split("\n")[:-1]:
                 first, *cells = line.split(",")
                 if not first.isdigit():
-                    names = [f"{prefix}{self.score if column == VALIDATION_SCORE else column}" for column in cells]
+                    names = [f"{table.prefix}{self.score if column == VALIDATION_SCORE else column}" for column in cells]
                 elif int(first) not in known:
                     values = {name: float(cell) for name, cell in zip(names, cells, strict=True)}
-                    time_ms = self.start_ms + round(1000 * values.pop(f"{prefix}seconds"))
+                    time_ms = self.start_ms + round(1000 * values.pop(f"{table.prefix}seconds"))
                     yield int(first), time_ms, values
         except (ValueError, KeyError, OverflowError):
-            raise UserError(f"{table}: not a table of a training", _REMEDY) from None
+            raise UserError(f"{table.path}: not a table of a training", _REMEDY) from None
 
 
 def records() -> Path:

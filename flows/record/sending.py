@@ -11,19 +11,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process.runner import echo, in_background
-from flows.record.run import ARTIFACTS, CPU, NAME, RUN_FILE, Dataset, RunRecord, read_record, records
+from flows.record.run import ARTIFACTS, NAME, RUN_FILE, RunRecord, Table, read_record, records
 from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, search
-from flows.record.store import SQLITE, database
 from transformer_core.errors import first_line, for_terminal, without_logins
-from transformer_core.files import repository, sha256_of, write_text
+from transformer_core.files import sha256_of, write_text
 
 if TYPE_CHECKING:
-    from mlflow.entities import DatasetInput, Metric, Run
+    from mlflow.entities import Run
 
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
@@ -32,8 +30,6 @@ METRICS_A_CALL = 1000
 # Tag of a run: the artifacts that it has, with the beginnings of their SHA-256.
 _ARTIFACTS_TAG = "artifacts"
 _DIGITS = 12
-# A metric of every row of a table, by the beginning of its name.
-_IN_EVERY_ROW = {"updates": "loss", "validation": "nll", "machine": CPU}
 # File in a record's folder with the server that has all of it.
 _SENT = "sent"
 
@@ -44,10 +40,10 @@ class Sender:
     Raises `MlflowException` in the constructor if the server does not answer.
     """
 
-    def __init__(self, uri: str, transfers: bool = False) -> None:
-        self.client = connect(uri, transfers)
+    def __init__(self, uri: str) -> None:
+        self.client = connect(uri)
         self._uri = uri
-        self._steps: dict[tuple[str, str], set[int]] = {}
+        self._steps: dict[tuple[str, Path], set[int]] = {}
 
     def send(self, record: RunRecord) -> "Run":
         """Log what MLflow lacks of a record, and return its run as it was before. Another process that sends is waited for."""
@@ -56,7 +52,6 @@ class Sender:
             written = sha256_of(record.folder / RUN_FILE)
             run = self._run(record.id, record.tags.get(NAME, record.id), record.start_ms)
             self._log_values(record, run)
-            self._log_inputs(record, run)
             for table in record.tables():
                 self._log_rows(record, table, run.info.run_id)
             self._log_artifacts(record, run)
@@ -79,44 +74,32 @@ class Sender:
         from mlflow.entities import Metric, Param, RunTag
 
         data = run.data
-        now, tags = {**data.params, **data.tags}, dict(record.tags)
+        now, tags, time_ms = {**data.params, **data.tags}, dict(record.tags), record.end_ms or record.start_ms
         tags |= {name: value for name, value in record.parameters.items() if name in data.params and value != now[name]}
         if record.parent:
             tags[PARENT_TAG] = self._run(record.parent, record.parent).info.run_id
         self.client.log_batch(
             run.info.run_id,
-            [Metric(name, one.value, one.time_ms, one.step) for name, one in record.metrics.items() if one.value != data.metrics.get(name)],
+            [Metric(name, one.value, time_ms, one.step) for name, one in record.metrics.items() if one.value != data.metrics.get(name)],
             [Param(name, value) for name, value in record.parameters.items() if name not in data.params],
             [RunTag(name, value) for name, value in tags.items() if value != data.tags.get(name)],
         )
 
-    def _log_inputs(self, record: RunRecord, run: "Run") -> None:
-        there = {(read.dataset.name, read.dataset.digest) for read in run.inputs.dataset_inputs} if run.inputs else set()
-        if new := [_dataset_input(data) for data in record.inputs if (data.name, data.digest) not in there]:
-            self.client.log_inputs(run.info.run_id, new)
-
-    def _log_rows(self, record: RunRecord, table: Path, run_id: str) -> None:
+    def _log_rows(self, record: RunRecord, table: Table, run_id: str) -> None:
+        """Log rows, whole ones in each call, so that one metric of them says which are there."""
         from mlflow.entities import Metric
 
-        known = self._steps.get((run_id, table.name))
+        known = self._steps.get((run_id, table.path))
         if known is None:
-            metric = record.prefix(table) + _IN_EVERY_ROW[table.stem.partition("-")[0]]
-            known = self._steps[run_id, table.name] = {point.step for point in self.client.get_metric_history(run_id, metric)}
-        batch: list[Metric] = []
-        steps: list[int] = []
-        for step, time_ms, values in record.rows(table, known):
-            if len(batch) + len(values) > METRICS_A_CALL:
-                self._log_batch(run_id, batch, known, steps)
-            batch += [Metric(name, value, time_ms, step) for name, value in values.items()]
-            steps.append(step)
-        self._log_batch(run_id, batch, known, steps)
-
-    def _log_batch(self, run_id: str, batch: "list[Metric]", known: set[int], steps: list[int]) -> None:
-        """Log rows, whole ones, so that one metric of them says which are there; then note and forget them."""
-        self.client.log_batch(run_id, batch)
-        known.update(steps)
-        batch.clear()
-        steps.clear()
+            history = self.client.get_metric_history(run_id, table.prefix + table.in_every_row)
+            known = self._steps[run_id, table.path] = {point.step for point in history}
+        rows = list(record.rows(table, known))
+        together = METRICS_A_CALL // max([1, *(len(values) for _, _, values in rows)])
+        for first in range(0, len(rows), together):
+            batch = rows[first : first + together]
+            metrics = [Metric(name, value, time_ms, step) for step, time_ms, values in batch for name, value in values.items()]
+            self.client.log_batch(run_id, metrics)
+            known.update(step for step, _, _ in batch)
 
     def _log_artifacts(self, record: RunRecord, run: "Run") -> None:
         there: dict[str, str] = {}
@@ -131,44 +114,38 @@ class Sender:
             self.client.set_tag(run.info.run_id, _ARTIFACTS_TAG, json.dumps(wanted))
 
 
-def send_all(uri: str, again: bool = False) -> None:
+def sync(uri: str, again: bool = False) -> None:
     """Send all records.
 
     Args:
         again: compare all with MLflow; otherwise those alone that have changed since they were sent to this server.
 
     Raises:
-        Exception: MLflow is unavailable; or else the first error of a record, after all others were sent.
+        UserError: 69 if MLflow is unavailable; or else the first error of a record, after all others were sent: 78 if MLflow refuses it, 65
+            if it is damaged.
     """
     # Parents first, so that they are made with their times: ids of trainings have no dash, and those of rows begin with their sweep's.
     chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))
-    if not chosen:
-        return
-    sender, first_error = Sender(uri), None
-    for identity in chosen:
-        try:
-            if record := read_record(identity):
-                sender.send(record)
-        except Exception as error:  # Of this record: too large for a proxy, refused, or damaged.
-            connect(uri)  # Raises an error if the server itself is away, which holds for the others as well.
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-
-
-def sync(uri: str, again: bool = False) -> None:
-    """Send all records, see `send_all`. Raises `UserError`: 69 if MLflow is unavailable, 78 if it refuses, 65 for a damaged record."""
+    errors: list[Exception] = []
     with reaching(uri):
-        send_all(uri, again)
+        sender = Sender(uri) if chosen else None
+        for identity in chosen:
+            try:
+                if sender and (record := read_record(identity)):
+                    sender.send(record)
+            except Exception as error:  # Of this record: too large for a proxy, refused, or damaged.
+                connect(uri)  # Raises an error if the server itself is away, which holds for the others as well.
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def send_others(uri: str) -> None:
     """Send all records; an error is printed. A fault of another run, such as its evaluation's, keeps no model from the registry."""
     try:
-        send_all(uri)
+        sync(uri)
     except Exception as error:
-        line = f"MLflow at {uri}: a record was not sent ({first_line(error)}). Send it with: python -m flows.tracking sync"
-        echo(for_terminal(line), sys.stderr)
+        echo(for_terminal(f"A record was not sent: {first_line(error)}"), sys.stderr)
 
 
 def unsent(uri: str) -> list[str]:
@@ -208,7 +185,7 @@ def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
                 pause = INTERVAL_SECONDS
                 if others:
                     others = False
-                    send_all(uri)
+                    sync(uri)
             except Exception as error:  # The stage continues, and the record is kept.
                 trouble = first_line(error)
                 pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
@@ -229,24 +206,5 @@ def _identities() -> list[str]:
 
 
 def _mark(uri: str, written: str) -> str:
-    """Return what is noted of a record of this content that a server has: its address without a login.
-
-    That of a database in the repository, which may be moved, is relative.
-    """
-    file, root = database(uri), repository().resolve()
-    address = without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
-    return f"{address} {written}"
-
-
-def _dataset_input(data: Dataset) -> "DatasetInput":
-    from mlflow.entities import Dataset as MlflowDataset
-    from mlflow.entities import DatasetInput, InputTag
-    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
-    from mlflow.utils.validation import MAX_DATASET_SOURCE_SIZE
-
-    source, profile = json.dumps({"origin": data.source}), json.dumps({"num_rows": data.pairs})
-    if len(source) > MAX_DATASET_SOURCE_SIZE:  # A corpus of hundreds of files; data/raw/manifest.json has them all.
-        parts = len(json.loads(data.source))
-        source = json.dumps({"origin": {"parts": parts, "sha256": sha256(data.source.encode()).hexdigest()}})
-    dataset = MlflowDataset(data.name, data.digest, "corpus", source, profile=profile)
-    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, data.context)])
+    """Return what is noted of a record of this content that a server has: its address without a login."""
+    return f"{without_logins(uri)} {written}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.run import DESCRIPTION, FINGERPRINT
 from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
@@ -15,23 +14,18 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 _SERVERS = ("http://", "https://")
 # Errors that a retry would meet again: a value that MLflow cannot store, a wrong password, a missing permission.
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "UNAUTHENTICATED", "PERMISSION_DENIED")
 _NOT_PERMITTED = (401, 403)
 PARENT_TAG = "mlflow.parentRunId"
 RECORD = "record"  # Tag of a run: the id of its record.
-# A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
-_TRANSFER_SECONDS = "120"
-_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# Time limit of the first call, which is not repeated, unless the environment sets another limit. With the limits and repetitions of later
-# calls it would wait for half a minute, and for six minutes if it transfers files, if a server does not answer.
+# Time limit of the first call, which is not repeated. With the limits and repetitions of later calls it would wait for six minutes.
 ANSWER_SECONDS = 10
 SETTINGS = {
-    # With MLflow's defaults, a call to an unavailable server takes minutes.
+    # With MLflow's defaults, a call to an unavailable server takes longer still. One that transfers a file may be silent for two minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    _TIMEOUT: "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "120",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # MLflow would print links with the password of its address; ours has none.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -39,13 +33,11 @@ SETTINGS = {
 }
 
 
-def connect(uri: str, transfers: bool = False) -> "MlflowClient":
+def connect(uri: str) -> "MlflowClient":
     """Return a client of a server that has answered within `ANSWER_SECONDS`, or of a database in a file, created if it is missing.
 
-    The first call in a process decides whether the client waits as long as `transfers` of files need. Raises MlflowException: no answer.
+    Raises MlflowException: no answer.
     """
-    if transfers:
-        os.environ.setdefault(_TIMEOUT, _TRANSFER_SECONDS)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Imported here because it takes 1.4 seconds, which a stage with nothing to send saves.
@@ -59,11 +51,9 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
-        limit = os.environ[_TIMEOUT]
-        seconds = ANSWER_SECONDS if limit in (SETTINGS[_TIMEOUT], _TRANSFER_SECONDS) else float(limit)
         # Any answer will do: a gateway may have no such page, or ask for a login that the later calls report.
         credentials = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
-        http_request(credentials, "/health", "GET", max_retries=0, timeout=seconds, raise_on_status=False)  # type: ignore[no-untyped-call]
+        http_request(credentials, "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)  # type: ignore[no-untyped-call]
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -88,16 +78,6 @@ def reaching(uri: str) -> Iterator[None]:
         raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
 
 
-def registered(uri: str, name: str, version: str, run_id: str) -> bool:
-    """Return whether the model registry has this version of a model, made by this run: another server may have another of its number.
-
-    Raises `UserError` (69): MLflow is unavailable.
-    """
-    with reaching(uri):
-        versions = connect(uri).search_model_versions(f"name = '{name}'")
-        return any((str(model.version), model.run_id) == (version, run_id) for model in versions)
-
-
 def run_link(uri: str, run: "Run") -> str:
     """Return the address of a run's page, without a login: on the server, or in what `ui_command` starts for a database in a file.
 
@@ -119,23 +99,13 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri), tags={DESCRIPTION: ABOUT})
+            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri))
         found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         raise UserError(
             f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE
         )
     return str(found.experiment_id)
-
-
-def find_training(client: "MlflowClient", fingerprint: str, identity: str = "") -> "Run | None":
-    """Return the run of the training with this id, or else of one with this fingerprint; None if there is none.
-
-    Without an id, the latest run is taken, of those that ended well if there is one. Several trainings may have one fingerprint: in two
-    clones, with other `train.updates`, or started again and stopped.
-    """
-    runs = search(client, f"tags.{RECORD} = '{identity}'" if identity else f"tags.{FINGERPRINT} = '{fingerprint}'")
-    return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 
 def search(client: "MlflowClient", wanted: str) -> "list[Run]":

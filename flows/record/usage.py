@@ -7,7 +7,6 @@ it asks the server about the run at every sample, and ends if there is no answer
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,15 +14,19 @@ from pathlib import Path
 import psutil
 
 from flows.process.runner import in_background
-from flows.record.run import CPU, RunRecord, read_record
+from flows.record.run import CPU, now_ms, read_record
 from transformer_core.errors import UserError
 
 # File in a training's state with the id of its record.
 RUN = "run"
 SECONDS_BETWEEN_SAMPLES = 10.0
 _TIMEOUT_SECONDS = 10.0
-_GPU_FIELDS = "index,utilization.gpu,power.draw,memory.used,memory.total"
-_MEBIBYTE = 2**20
+# Metrics of a GPU: nvidia-smi's fields, and what their units are in those of the metrics.
+_OF_GPU = {
+    "utilization_percentage": ("utilization.gpu", 1.0),
+    "power_usage_watts": ("power.draw", 1.0),
+    "memory_usage_megabytes": ("memory.used", 2**20 / 1e6),
+}
 
 
 @contextmanager
@@ -35,43 +38,29 @@ def sampling(state: Path) -> Iterator[None]:
 
     def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
-        samples: _Samples | None = None
         ended = False
         while not ended:
             ended = stop.wait(SECONDS_BETWEEN_SAMPLES)  # The last sample is that of the end, so that a short training has one.
             with suppress(OSError, UserError):  # On a full disk a sample is lost, and not all later ones.
-                if samples is None and (record := read_record((state / RUN).read_text(encoding="utf-8"))):
-                    samples = _Samples(record, int(os.environ.get("GROUP_RANK", "0")))
-                if samples is not None:
-                    samples.append(_usage())
+                if record := read_record((state / RUN).read_text(encoding="utf-8")):
+                    seconds = round((now_ms() - record.start_ms) / 1000, 1)
+                    _append(record.folder / f"machine-{os.environ.get('GROUP_RANK', '0')}.csv", {"seconds": seconds, **_usage()})
 
     with in_background(sample, "usage", _TIMEOUT_SECONDS):
         yield
 
 
-class _Samples:
-    """The table of a node's samples. A line of names precedes the first row, and rows with other columns, as of another machine."""
-
-    def __init__(self, record: RunRecord, node: int) -> None:
-        self._path, self._start_ms = record.folder / f"machine-{node}.csv", record.start_ms
-        content = self._path.read_bytes() if self._path.exists() else b""
-        if not content.endswith(b"\n"):  # A kill or a full disk has cut off the last line.
-            self._path.write_bytes(content[: content.rfind(b"\n") + 1])
-        self._next = sum(line[:1].isdigit() for line in content.split(b"\n")[:-1])
-        self._columns = ""
-
-    def append(self, values: Mapping[str, float]) -> None:
-        """Append a row, whole or not at all."""
-        columns = ",".join(["sample", "seconds", *values])
-        row = ",".join(map(str, [self._next, round(time.time() - self._start_ms / 1000, 1), *values.values()]))
-        size = self._path.stat().st_size if self._path.exists() else 0
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{row}\n" if columns == self._columns else f"{columns}\n{row}\n")
-        except OSError:
-            os.truncate(self._path, size)
-            raise
-        self._columns, self._next = columns, self._next + 1
+def _append(table: Path, values: Mapping[str, float]) -> None:
+    """Append a numbered row after the last whole line: a kill or a full disk may have cut off another. New names precede it."""
+    with table.open("a+b") as file:
+        file.seek(0)
+        lines = [line for line in file if line.endswith(b"\n")]
+        file.truncate(sum(map(len, lines)))
+        heads = [line for line in lines if not line[:1].isdigit()]
+        head = f"{','.join(['sample', *values])}\n".encode()
+        row = ",".join(map(str, [len(lines) - len(heads), *values.values()]))
+        file.write(b"" if heads[-1:] == [head] else head)
+        file.write(f"{row}\n".encode())
 
 
 def _usage() -> dict[str, float]:
@@ -87,23 +76,15 @@ def _usage() -> dict[str, float]:
 
 def _gpu_usage() -> dict[str, float]:
     """Return the use of every GPU that nvidia-smi lists. It prints [N/A] for values that a GPU does not measure."""
-    command = ["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    fields = ",".join(["index", *(field for field, _ in _OF_GPU.values())])
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return {}
     values = {}
-    for line in lines:
-        fields = line.split(", ")
-        if len(fields) != _GPU_FIELDS.count(",") + 1:  # A message in place of a GPU that does not answer.
-            continue
-        index, utilization, watts, used, total = fields
-        gpu = f"gpu_{index}"
-        with suppress(ValueError):
-            values[f"{gpu}_utilization_percentage"] = float(utilization)
-        with suppress(ValueError):
-            values[f"{gpu}_power_usage_watts"] = float(watts)
-        with suppress(ValueError):
-            values[f"{gpu}_memory_usage_megabytes"] = round(float(used) * _MEBIBYTE / 1e6, 1)
-            values[f"{gpu}_memory_usage_percentage"] = round(100 * float(used) / float(total), 1)
+    for index, *cells in (line.split(", ") for line in lines):  # A message in place of a GPU that does not answer has no cells.
+        for (name, (_, unit)), cell in zip(_OF_GPU.items(), cells, strict=False):
+            with suppress(ValueError):
+                values[f"gpu_{index}_{name}"] = round(float(cell) * unit, 1)
     return values

@@ -4,12 +4,10 @@ Stop signals wait until the stage's module is imported: some load torch for seco
 """
 
 import os
-import pkgutil
 import sys
 from importlib import import_module
 from types import ModuleType
 
-from flows import stages
 from flows.process.signals import hold_stop_signals, release_stop_signals
 
 
@@ -17,23 +15,21 @@ def main() -> int:
     """Return the exit code of the stage."""
     hold_stop_signals()
     from flows.process.runner import reports_errors
+
+    return reports_errors(_run)()
+
+
+def _run() -> int:
+    from flows.process.paths import stages
+    from flows.process.runner import run_here, run_stage
     from transformer_core.cli.arguments import Parser
+    from transformer_core.config import load_params
 
     parser = Parser(prog="python -m flows.stages", description="Run one stage; its settings are in params.yaml.")
-    parser.add_argument("name", choices=[module.name for module in pkgutil.iter_modules(stages.__path__) if module.name != "__main__"])
+    parser.add_argument("name", choices=list(stages()))
     parser.add_argument("--here", action="store_true", help="as a node of a job: run it on this machine, whatever machine.places says")
-
-    @reports_errors
-    def run() -> int:
-        options = parser.parse_args()
-        return _run(options.name, options.here)
-
-    return run()
-
-
-def _run(name: str, here: bool) -> int:
-    from flows.process.runner import run_here, run_stage
-    from transformer_core.config import load_params
+    options = parser.parse_args()
+    name: str = options.name
 
     def body() -> str:
         params = load_params()
@@ -48,7 +44,7 @@ def _run(name: str, here: bool) -> int:
         from flows.places.ranks import run_rank
 
         return run_rank(lambda: _module(name).train(load_params()))
-    if not here:
+    if not options.here:
         return run_stage(name, body)
     # Node 0 writes the outputs, under the same lock as a stage without a place.
     rank = os.environ.get("TRANSFORMER_NODE_RANK", "0")

@@ -1,13 +1,11 @@
 """Stage average: the mean of the last or the best checkpoints, as a complete model directory."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import ConfigDict
 
 from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
-from flows.process.runner import echo
 from transformer_core.config import Average, Params
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
@@ -63,10 +61,7 @@ def _chosen(settings: Average) -> list[int]:
         require(CHECKPOINT_SCORES)
         remedy = rerun_remedy(CHECKPOINT_SCORES)
         record = check_document(_Scores, read_json(CHECKPOINT_SCORES, remedy), CHECKPOINT_SCORES, remedy)
-        best = best_updates(record.scores, record.best_by, settings.count)
-        if missing := sorted(set(best) - set(there)):  # `train.keep_best` was lower when they were removed.
-            gone = f"{len(missing)} of the best {len(best)} by {record.best_by} have no checkpoint any more"
-            echo(f"{CHECKPOINTS}: {gone} (updates {', '.join(f'{update:,}' for update in missing)})", sys.stderr)
+        # Others may be gone: `train.keep_best` was lower when they were removed.
         scores = {update: score for update, score in record.scores.items() if update in there}
         there = sorted(best_updates(scores, record.best_by, settings.count))
     if len(there) < settings.count:

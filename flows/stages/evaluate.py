@@ -11,10 +11,9 @@ from typing import Any
 
 from flows.process import paths
 from flows.process.runner import echo, seconds_of
-from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
-from flows.record.lineage import datasets, lineage
-from flows.record.run import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
-from flows.record.tasks import score_table
+from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
+from flows.record.lineage import lineage
+from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
 from transformer_core.config import Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
@@ -203,21 +202,18 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     run.parameters = flatten({**settings, **described})
-    run.inputs = datasets(report.manifest, *splits_beside_test(report.manifest), "test")
     run.tags = {
         **lineage(),
         "kind": "evaluation",
         "corpus": scores["corpus"],
         NAME: f"{scoring.task.run_name(scores)}, {searched}",
-        DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
-        f"**{scoring.task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
     }
     test = report.scores["test"]
     run.measure(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
     run.measure(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
         run.measure(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
-    run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH])
+    run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.MANIFEST])
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
         run.attach_files([paths.RAW / f"test.{report.manifest[side]}"], folder)
     run.end()

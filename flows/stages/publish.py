@@ -1,7 +1,6 @@
 """Stage publish: the averaged model becomes a version with an alias in MLflow's registry, in the run of its training.
 
-This stage alone needs MLflow. `dvc repro` skips it while results/published.json exists, whatever the registry holds; the flow
-(flows/pipeline.py) checks the registry too.
+This stage alone needs MLflow. `dvc repro` skips it while results/published.json exists, whatever the registry holds.
 """
 
 import os
@@ -15,22 +14,20 @@ from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel, Metric, Run
+from mlflow.entities import LoggedModel, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
-from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
-from flows.record.lineage import record_from_tables, training_description, training_name
+from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
+from flows.record.lineage import record_from_tables, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
-from flows.record.run import DESCRIPTION, FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
+from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from flows.record.tasks import read_scores
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
-from transformer_core.evaluation.pages import with_verdict
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
@@ -49,38 +46,33 @@ def run(params: Params) -> str:
 
     Raises `UserError`: as `read_manifest`; 69, MLflow is unreachable; 78, it refuses. Scores and report exist all the same.
     """
+    from transformer_core.models.directory import read_config  # Here: no code of models decides what is published.
+
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
-    manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
-    settings = PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
-    task = params.download.task
+    manifest, config = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG))
+    task, trained = params.download.task, config.training.model_dump()
     scoring, scores = scoring_of(task), read_scores(task)
-    hypotheses, references, sources = read_aligned(
-        paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
-    )
+    hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
     name, uri = params.publish.name, tracking_uri(params.machine)
-    record = read_record(identity_of(config["training"])) or record_from_tables(params, config["training"])
-    add_result(record, params, manifest, scores, scoring)
+    record = read_record(identity_of(trained)) or record_from_tables(params, trained)
+    add_result(record, params, scores, scoring)
     with reaching(uri):
-        sender = Sender(uri, transfers=True)
+        sender = Sender(uri)
         client, training = sender.client, sender.send(record)
         send_others(uri)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
-        tags = version_tags(scores, task, record.tags[FINGERPRINT])
+        tags, search = version_tags(scores, task, record.tags[FINGERPRINT]), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
-            model = logged_before(client, training, tags) or log_model(uri, settings, training, config["training"]["updates"], tags)
-            score_model(client, training.info.run_id, str(model.model_id), record, scoring)
+            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags)
+            sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
-        decision = decided or decide(client, version, scoring, sources, hypotheses, references)
+        decision = decided or decide(client, version, scoring, hypotheses, references)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
-        page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
-        record.attach(f"{EVALUATION}/{paths.REPORT.name}", page.encode())
-        record.write()
-        sender.send(record)
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decided is None and decision.alias:
@@ -101,11 +93,9 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
-def add_result(record: RunRecord, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], scoring: Scoring) -> None:
-    """Add the result to the record of the training: to its name and text, as metrics, and as report and outputs."""
-    result = f"**{scoring.task.headline(scores)}** on {scores['lines']:,} lines of test ({scores['signature']})."
+def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
+    """Add the result to the record of the training: to its name, as metrics, and as report and outputs."""
     record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
-    record.tags[DESCRIPTION] = f"{training_description(params, manifest)}\n\n{result}"
     record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
@@ -162,13 +152,6 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dic
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": fingerprint,
     }
-
-
-def score_model(client: MlflowClient, run_id: str, model_id: str, record: RunRecord, scoring: Scoring) -> None:
-    """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
-    scores = {score.key: record.metrics[score.key] for score in scoring.scores if score.key in record.metrics}
-    of_model = [Metric(key, score.value, score.time_ms, score.step, model_id=model_id, run_id=run_id) for key, score in scores.items()]
-    client.log_batch(run_id, metrics=of_model)
 
 
 def requirements() -> list[str]:

@@ -10,15 +10,14 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.places.group import NodeGroup
-from flows.places.ranks import launch
+from flows.places.ranks import NodeGroup, launch
 from flows.process import paths
 from flows.process.gpus import free_gpus
 from flows.process.progress import resumed_line
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
 from flows.record.documents import read_manifest
-from flows.record.finished import mark_finished, name_stopped_trainings, only_outputs_are_missing
+from flows.record.finished import mark_finished, only_outputs_are_missing
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.run import records
 from flows.record.usage import RUN, sampling
@@ -157,7 +156,6 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             echo(resumed_line(trainer.progress.update), sys.stderr)
         elif recorder is not None:
             recorder.begin()
-            name_stopped_trainings(state)
         trainer.check_memory(validation.try_largest)
         progress = trainer.run()
         if rank.index == 0:

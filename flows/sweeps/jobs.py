@@ -17,8 +17,7 @@ from flows.dvc.worktree import Snapshot, worktree
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.runner import StageError
-from flows.record.documents import read_output
-from flows.record.tasks import read_scores
+from flows.record.documents import read_output, read_scores
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Train, load_params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import UserError

@@ -31,17 +31,23 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("capability", "remedy"), [((7, 5), ""), ((8, 0), "Install gcc and python3-dev.")])
-def test_a_gpu_without_kernels_is_a_warning_whose_remedy_would_help(
-    capability: tuple[int, int], remedy: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
+# Whether torch sees the GPUs, their capability, and the remedy: another torch, none before Ampere, which Triton needs, or a compiler.
+GPUS = [(False, (8, 0), "Look at the output of nvidia-smi"), (True, (7, 5), ""), (True, (8, 0), "Install gcc and python3-dev.")]
+
+
+@pytest.mark.parametrize(("seen", "capability", "remedy"), GPUS)
+def test_gpus_that_cannot_be_used_to_the_full_are_a_warning_whose_remedy_would_help(
+    seen: bool, capability: tuple[int, int], remedy: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: seen)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=2**34))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
     monkeypatch.setattr("transformer_core.models.precision.can_compile", lambda _: False)
     found = finding(healthy, "cuda")
-    assert (found.status, found.remedy) == ("warning", remedy)
+    assert found.status == "warning"
+    assert found.remedy.startswith(remedy)
+    assert bool(found.remedy) == bool(remedy)
 
 
 def finding(folder: Path, name: str) -> doctor.Finding:
@@ -56,15 +62,6 @@ def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
         0,
         ["python", "torch", "cuda", "disk", "repository", "params", "state", "dvc", "mlflow", "prefect"],
     )
-
-
-@pytest.mark.usefixtures("healthy")
-def test_a_driver_whose_gpus_cannot_be_used_is_a_warning(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    done = call("doctor")
-    assert done.code == 0
-    assert len([line for line in done.out.split("\n") if line.startswith("warning") and "cuda" in line]) == 1
 
 
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:

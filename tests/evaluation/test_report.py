@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.pictures.svg import pictures_of
 from transformer_core.evaluation.examples import GroupScore, choose_examples, scores_by_length
 from transformer_core.evaluation.metrics import SCORING, score
-from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, differences, duration, with_verdict
+from transformer_core.evaluation.pages import differences, duration
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scores
 from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
@@ -274,14 +274,6 @@ def test_a_corpus_with_a_count_of_its_own_has_a_tile() -> None:
     assert "Lowercased BLEU" not in the_page()
     scores = scores_with(SHARES, "multi30k-lower")
     assert f"<b>{scores['test'].values['multi30k_lower']:.2f}</b>Lowercased BLEU" in page_with(scores=scores)
-
-
-@pytest.mark.parametrize(("alias", "title"), [("champion", "Champion"), ("challenger", "Challenger"), ("", "No alias")])
-def test_the_verdict_takes_its_place_at_the_top(alias: str, title: str) -> None:
-    html = with_verdict(the_page(), f"{ATTACK}/1", alias, "+1.20 BLEU, p = 0.0010")
-    assert f"{title} {ATTACK}/1: +1.20 BLEU, p = 0.0010." in text_of(html)
-    assert (VERDICT_PLACEHOLDER in the_page(), VERDICT_PLACEHOLDER in html) == (True, False)
-    assert html.index('class="verdict') < html.index("<nav")
 
 
 def test_every_section_can_be_brought_into_view_without_a_link() -> None:

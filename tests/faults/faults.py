@@ -253,8 +253,8 @@ WITH_MLFLOW = ("train", "evaluate", "publish")
 FAULTS: Mapping[str, Fault] = {
     "kill -9 of the stage": Fault(lambda scene: scene.kill(f"flows.stages {scene.stage}")),
     # Or of torchrun above the ranks.
-    "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.places.torchrun", "-u"), ("train",)),
-    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.places.torchrun", "-u"), ("train",), (DVC,)),
+    "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.places.ranks", "-u"), ("train",)),
+    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.places.ranks", "-u"), ("train",), (DVC,)),
     "kill -9 of dvc": Fault(lambda scene: scene.kill("repro")),
     "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),

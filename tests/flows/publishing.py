@@ -13,14 +13,13 @@ from mlflow.entities import Run
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING, UPDATES
 from flows.record.run import FINGERPRINT as FINGERPRINT_TAG
 from flows.record.run import RunRecord
-from flows.record.server import connect, find_training
+from flows.record.server import connect, search
 from flows.stages import publish
 from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
 from transformer_core.config import PAPER_SEARCH, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.metrics import SCORING
-from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
@@ -61,7 +60,7 @@ def before_publish(model_directory: Path) -> None:
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
     write_json(SCORES, FIGURES)
-    REPORT.write_text(f"<h1>BLEU</h1>{VERDICT_PLACEHOLDER}")
+    REPORT.write_text("<h1>BLEU</h1>")
     SENTENCES.write_text("<h1>All sentences</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)
@@ -100,9 +99,8 @@ def add_losses(record: RunRecord, losses: Sequence[float], first: int = 1) -> No
 
 
 def training(client: MlflowClient, fingerprint: str = FINGERPRINT) -> Run:
-    run = find_training(client, fingerprint)
-    assert run is not None
-    return run
+    """The latest run of a training with this fingerprint."""
+    return search(client, f"tags.{FINGERPRINT_TAG} = '{fingerprint}'")[0]
 
 
 def points(client: MlflowClient, name: str = "train/loss", fingerprint: str = FINGERPRINT) -> list[tuple[int, float]]:

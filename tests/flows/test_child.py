@@ -46,43 +46,44 @@ def stage_processes() -> list[psutil.Process]:
     return processes(lambda process: process.cwd() == str(Path.cwd()) and process.pid != os.getpid())
 
 
-def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
+# A script of a shell, its lines and its exit code: that of a shell for a signal. Of a line that is redrawn only the last state arrives.
+OUTPUTS = [
+    ("echo one; echo two >&2; printf 'thr'; sleep 0.1; printf 'ee\\nfour'; exit 65", ["one", "two", "three", "four"], 65),
+    ("printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'; kill -9 $$", ["100%", "windows"], 128 + signal.SIGKILL),
+]
+
+
+@pytest.mark.parametrize(("script", "output", "code"), OUTPUTS)
+def test_lines_of_both_streams_arrive_whole_and_in_order(script: str, output: list[str], code: int) -> None:
     lines: list[str] = []
-    code = run_child(["sh", "-c", "echo one; echo two >&2; printf 'thr'; sleep 0.1; printf 'ee\\nfour'; exit 65"], lines.append)
-    assert lines == ["one", "two", "three", "four"]
-    assert code == 65
+    assert run_child(["sh", "-c", script], lines.append) == code
+    assert lines == output
 
 
-def test_only_the_last_state_of_a_redrawn_line_arrives() -> None:
-    lines: list[str] = []
-    run_child(["sh", "-c", "printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'"], lines.append)
-    assert lines == ["100%", "windows"]
-
-
-def test_the_exit_code_of_a_killed_process_is_that_of_a_shell() -> None:
-    assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], print) == 128 + signal.SIGKILL
-
-
-def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_an_exception_ends_the_whole_tree_after_it_has_saved_also_what_has_lost_its_parent(orphaned: bool) -> None:
     lines: list[str] = []
 
     def stop_at_training(line: str) -> None:
         lines.append(line)
         if line == "training":
+            if orphaned:
+                stage = next(process for process in stage_processes() if "stage.py" in process.cmdline())
+                psutil.Process(stage.ppid()).kill()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_child(stage_below_a_shell(), stop_at_training)
     assert Path("saved").read_text() == "all of it"
     assert "saving" in lines
-    assert stage_processes() == []
+    assert wait_for(lambda: not stage_processes())
 
 
 def test_a_process_that_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "0.5")
     with pytest.raises(TimeLimitError):
         run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
-    assert stage_processes() == []
+    assert wait_for(lambda: not stage_processes())
 
 
 def test_a_schedulers_time_to_save_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,19 +93,6 @@ def test_a_schedulers_time_to_save_goes_before_the_setting(monkeypatch: pytest.M
     assert grace_seconds() == 30
     monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "45.5")
     assert grace_seconds() == 45.5
-
-
-def test_a_child_orphaned_by_the_death_of_its_parent_is_waited_for_and_ended() -> None:
-    def kill_the_shell_and_stop(line: str) -> None:
-        if line == "training":
-            stage = next(process for process in stage_processes() if "stage.py" in process.cmdline())
-            psutil.Process(stage.ppid()).kill()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_child(stage_below_a_shell(), kill_the_shell_and_stop)
-    assert Path("saved").exists()
-    assert stage_processes() == []
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
@@ -119,18 +107,7 @@ def test_a_second_signal_does_not_cut_off_the_saving(second: signal.Signals) -> 
     caller.communicate(timeout=120)
     assert caller.returncode != 0
     assert Path("saved").exists()
-    assert stage_processes() == []
-
-
-def test_a_signal_during_the_end_after_a_time_limit_is_answered_after_it() -> None:
-    def interrupt(line: str) -> None:
-        if line == "saving":
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_child(stage_below_a_shell(), interrupt, limit_seconds=1)
-    assert Path("saved").exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert wait_for(lambda: not stage_processes())
 
 
 def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:

@@ -2,10 +2,8 @@
 
 import json
 import re
-import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -75,14 +73,10 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
     assert table(client, by_hand.id) == dict.fromkeys(STAGES, "ran")
     made = artifacts(client, by_hand.id)
     rows = json.loads(str(made["pipeline-stages"].data))
-    assert all(row["cost"] == pytest.approx(row["seconds"], abs=0.06) for row in rows)  # both are rounded
     assert next(row["megabytes"] for row in rows if row["stage"] == "train") > 0.1
     assert "BLEU **" in str(made["pipeline"].data)
     command = f"`mlflow ui --backend-store-uri sqlite:///{home.root}/mlflow.db`, then [the training in MLflow](http://127"
     assert command in str(made["pipeline"].data)
-    with closing(sqlite3.connect(home.root / "mlflow.db")) as record:
-        kept = {key for (key,) in record.execute("SELECT key FROM metrics")}
-    assert kept >= {f"{what}/{stage}" for what in ("seconds", "megabytes", "cost") for stage in STAGES}
     assert float(str(made["train-progress"].data)) == 100
     wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training", pause=0.5)
     assert "price_per_hour: 3600" not in (home.root / "params.yaml").read_text(encoding="utf-8")
@@ -121,8 +115,6 @@ def test_a_stage_runs_on_a_worker_of_another_pool_in_this_folder(client: SyncPre
     assert api
     home.run("dvc", "repro", "binarize")
     home.set({"train": {"seed": 11}, "machine": {"places": {"train": {"on": "prefect", "pool": "gpu"}}}})
-    refused = "machine.places: Prefect has no work pool 'gpu'. Create it: prefect work-pool create gpu --type process\n"
-    assert home.run(sys.executable, "-m", "flows.stages", "train", code=78) == refused
     client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
     assert "no deployment of the flow stage is on work pool 'gpu'" in home.run(sys.executable, "-m", "flows.stages", "train", code=78)
     client.update_deployment(client.read_deployment_by_name("stage/stage").id, DeploymentUpdate(work_pool_name="gpu"))

@@ -12,8 +12,9 @@ from flows.compare import main
 from flows.record import server
 from flows.record.run import NAME, RunRecord, flatten
 from flows.record.sending import sync
-from flows.record.server import connect, experiment_id, find_training
+from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
+from tests.flows.publishing import training
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
 from transformer_core.config import load_params
@@ -117,9 +118,8 @@ def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: C
 def test_a_run_is_found_by_its_id_or_the_beginning_of_it(compare: Compare) -> None:
     train("abc123")
     evaluate("evaluation-1", "abc123", BAD)
-    training = find_training(connect(store()), "abc123")
-    assert training is not None
-    for run in (training.info.run_id, training.info.run_id[:8]):
+    identity = training(connect(store()), "abc123").info.run_id
+    for run in (identity, identity[:8]):
         assert "Largest gains of B over A by chrF2: none" in compare(run, "evaluation-1")
 
 

@@ -79,16 +79,6 @@ def test_a_source_as_long_as_a_document_is_cut_and_named(
     assert statistics["target_tokens"] == 4 * (5 + 3)
 
 
-def test_greedy_outputs_at_the_length_limit_are_the_same_with_either_engine(here: Path) -> None:
-    found = []
-    for engine in ("torch", "ctranslate2"):
-        run(params(engine, beam=1))
-        statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))["test"]
-        assert statistics["cut_off"] == 4
-        found.append((here / "results/decode/test.hyp").read_bytes())
-    assert found[0] == found[1]
-
-
 def test_with_a_shortlist_the_outputs_are_those_of_a_translator_with_it(here: Path) -> None:
     def hypotheses(shortlist: bool) -> list[str]:
         run(params("torch", shortlist=shortlist))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.process.paths import MANIFEST, SCORES, TRAINING_METRICS
-from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
-from flows.record.tasks import read_scores
+from flows.record.documents import CLEANING, DECODING, read_output, read_scores
 from tests.flows.publishing import FIGURES
 from tests.refusals import refused
 from transformer_core.files import write_json
@@ -18,7 +17,6 @@ READERS: dict[Path, tuple[str, Callable[[], object]]] = {
     MANIFEST: ("download", lambda: read_output(MANIFEST)),
     CLEANING: ("clean", lambda: read_output(CLEANING)),
     TRAINING_METRICS: ("train", lambda: read_output(TRAINING_METRICS)),
-    MODEL_CONFIG: ("average", lambda: read_output(MODEL_CONFIG)),
     DECODING: ("decode", lambda: read_output(DECODING)),
     SCORES: ("evaluate", read_scores),
 }

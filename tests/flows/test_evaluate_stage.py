@@ -162,14 +162,21 @@ def test_the_record_is_that_of_a_child_run_of_the_training(params: Params) -> No
     assert record.tags.items() >= {"kind": "evaluation", "corpus": "tiny"}.items()
     assert record.tags["mlflow.runName"] == "66.97 BLEU, beam 4, alpha 0.6"
     assert record.parameters.items() >= {"average.count": "5", "decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
-    inputs = [(data.name, data.context) for data in record.inputs]
-    assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
     assert not {"decode.made", "decode.machine"} & record.parameters.keys()
     assert record.parameters["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     written = read_json(SCORES)
     scores = {key: written[key] for score in (*SCORING.scores, *SCORING.shares) for key in score.keys} | {"paper_bleu": 66.97}
     assert {name: score.value for name, score in record.metrics.items() if score.step == 0} == scores
-    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "sources/test.en", "references/test.de"]
+    artifacts = [
+        "report.html",
+        "sentences.html",
+        "test.hyp",
+        "valid.hyp",
+        "by_length.csv",
+        "manifest.json",
+        "sources/test.en",
+        "references/test.de",
+    ]
     assert list(record.artifacts) == artifacts
     assert all((record.folder / "artifacts" / name).is_file() for name in artifacts)
 

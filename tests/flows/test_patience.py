@@ -9,17 +9,6 @@ from flows.runs import wait_for_prefect
 from tests.serving import Quiet, serving
 
 HOUR = 3600.0
-# How a try ended, its exit code, and whether another is made.
-ENDS = [
-    ("a bug", 1, False),
-    ("bad data", 65, False),
-    ("a service is away", 69, True),
-    ("interrupted, state saved", 75, True),
-    ("bad configuration", 78, False),
-    ("SIGKILL", 137, True),
-    ("SIGTERM", 143, True),
-    ("DVC's own fault", 255, False),
-]
 
 
 class Clock:
@@ -45,9 +34,9 @@ def pauses(patience: Patience, clock: Clock, progress: list[int], code: int = 69
     return made
 
 
-@pytest.mark.parametrize(("code", "again"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
-def test_only_what_may_pass_is_tried_again(code: int, again: bool) -> None:
-    assert (Patience(1.0).pause_after(code) is not None) == again
+def test_only_what_may_pass_is_tried_again() -> None:
+    codes = (0, 1, 65, 69, 75, 78, 130, 135, 137, 143, 255)
+    assert [code for code in codes if Patience(1.0).pause_after(code) is not None] == [69, 75, 135, 137, 143]
 
 
 def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_end() -> None:
@@ -59,13 +48,6 @@ def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_
 
 def test_up_to_half_of_a_pause_is_left_out_so_that_all_do_not_come_back_together() -> None:
     assert [Patience(1.0, chance=lambda chance=chance: chance).pause_after(69) for chance in (0.0, 0.5, 1.0)] == [10.0, 7.5, 5.0]
-
-
-def test_an_outage_of_hours_costs_no_more_than_the_patience() -> None:
-    clock = Clock()
-    patience = Patience(12.0, clock, lambda: 0.0)
-    assert sum(pauses(patience, clock, [0] * 1000)) == 12 * HOUR
-    assert patience.pause_after(69) is None
 
 
 def test_the_time_of_long_tries_counts_and_progress_begins_it_anew() -> None:

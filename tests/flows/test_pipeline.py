@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from mlflow import MlflowClient
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterFlowRunId
@@ -21,19 +20,19 @@ from prefect.states import Crashed, Failed
 from flows import pipeline as module
 from flows import runs as shared
 from flows.dvc.commands import stage_names
-from flows.pipeline import in_registry, pipeline, stages_between, trained, training_link
+from flows.pipeline import pipeline, stages_between, training_link
 from flows.process import patience
 from flows.process.child import TimeLimitError, grace_seconds
-from flows.process.paths import PUBLISHED, SCORES
+from flows.process.paths import SCORES
 from flows.process.runner import StageError
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.run import RunRecord
 from flows.record.sending import sync
-from flows.record.server import connect, find_training
-from flows.record.summary import Outcome, record, summarize, table_of
+from flows.record.server import connect
+from flows.record.summary import Outcome, summarize, table_of
 from flows.runs import outcome_of, run_flow
 from tests.clone import git
-from tests.flows.publishing import FIGURES
+from tests.flows.publishing import FIGURES, training
 from tests.flows.servers import with_tables
 from tests.flows.stages import set_params
 from tests.refusals import refused
@@ -41,7 +40,7 @@ from tests.waiting import processes, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, load_params
 from transformer_core.errors import UserError
-from transformer_core.files import WORKTREES, write_json
+from transformer_core.files import WORKTREES, read_json, write_json
 
 # Three stages, the last first. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
@@ -108,11 +107,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it as the working directory, with a registry that has what it publishes."""
+    """A copy of it as the working directory."""
     folder = shutil.copytree(template, tmp_path / "toy")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(module, "in_registry", lambda: True)
     return folder
 
 
@@ -177,8 +175,7 @@ def test_the_stages_come_in_the_order_of_dvc_yaml_or_its_fault_is_one_line(toy: 
 
 
 @with_prefect
-def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cached publish runs again if the registry has no such model."""
+def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient) -> None:
     assert run_pipeline(last_stage="evaluate").is_completed()
     assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"]]
     assert run_pipeline().is_completed()
@@ -187,10 +184,9 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
     assert pipeline(first_stage="publish", return_state=True).is_completed()
     assert table(artifact(client)) == [["publish", "cached"]]
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 1]
-    monkeypatch.setattr(module, "in_registry", lambda: False)
     Path("train.txt").write_text("another")
     assert pipeline(first_stage="evaluate", return_state=True).is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 2]
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
 
 
 @with_prefect
@@ -348,79 +344,35 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
     }
 
 
-@pytest.fixture
-def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
-    """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
+def test_the_training_is_found_in_mlflow(mlflow_store: str, model_directory: Path) -> None:
     RunRecord(id="c0ffee", tags={"fingerprint": "f00d"}).end()
     sync(mlflow_store)
-    client = connect(mlflow_store)
-    run = find_training(client, "f00d")
-    assert run is not None
-    write_json(PUBLISHED, {"name": "toy", "version": "1", "run_id": run.info.run_id})
-    return client, run.info.run_id
-
-
-def test_the_registry_is_asked_for_the_published_version(published: tuple[MlflowClient, str]) -> None:
-    client, run_id = published
-    assert not in_registry()
-    client.create_registered_model("toy")
-    client.create_model_version("toy", f"{client.get_run(run_id).info.artifact_uri}/model", run_id)
-    assert in_registry()
-    client.delete_model_version("toy", "1")
-    assert not in_registry()
-
-
-@pytest.mark.usefixtures("published")
-def test_a_registry_that_is_unreachable_is_exit_code_69(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with refused(69):
-        in_registry()
-
-
-def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
-    machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    assert trained() is None
-    write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "updates": 3}})
-    assert trained() == ("f00d", "")
-    assert [training_link(machine, of) for of in (("beef", ""), ("f00d", "beef"))] == ["", ""]
-    for run in ("", "c0ffee"):
-        write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "run": run, "updates": 3}})
-        assert training_link(machine, trained() or ("", "")).partition("?")[0].endswith(f"/runs/{published[1]}")
-
-
-def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
-    client, training = published
-    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
-    for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(table_of(done, price), "brave-otter", "1234", ("f00d", "c0ffee"))
-        sync(f"sqlite:///{tmp_path}/mlflow.db")
-    (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
-    assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
-    assert run.data.metrics["seconds/train"] == 1800
-    assert run.data.metrics["cost/train"] == 3.6
-    assert (run.data.tags["stage.train"], run.data.tags["stage.average"]) == ("ran in gpu", "cached")
+    machine, found = Machine(tracking_uri=mlflow_store), training(connect(mlflow_store)).info.run_id
+    assert training_link(machine) == ""
+    config = read_json(model_directory / "config.json")
+    for run, there in (("c0ffee", True), ("beef", False)):
+        write_json(CHECKPOINT_CONFIG, {**config, "training": {**config["training"], "run": run}})
+        assert training_link(machine).partition("?")[0].endswith(f"/runs/{found}") == there
 
 
 @pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
+def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_score() -> None:
     write_json(SCORES, {**FIGURES, "bleu": 86.412, "corpus": "toys"})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
-    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
-    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")
-    assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
-    assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
-    assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
-    assert "BLEU **86.41** on the test set of toys" in summary
-    assert "(http://mlflow/#/runs/1)" in summary
-    assert summarize(table_of(done, None), done, "http://x", "mlflow ui").endswith("`mlflow ui`, then [the training in MLflow](http://x)")
-    assert "cost" not in summarize(table_of(done, None), done, "", "")
-    failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
-    summary = summarize(table_of(failed, None), failed, "", "")
-    assert "**train: data/raw/train.de:7: empty**" in summary
-    assert "BLEU" not in summary
-    assert "MLflow" not in summary
+
+    def summary(link: str, command: str, *outcomes: Outcome) -> str:
+        return summarize(table_of(outcomes), {one.stage: one for one in outcomes}, link, command)
+
+    done = Outcome("train", "ran in gpu", 0, 1800), Outcome("evaluate", "ran", 0, 1234.56)
+    text = summary("http://mlflow/#/runs/1", "", *done)
+    assert "| train | ran in gpu | 1,800.0 | 1.52 |\n| evaluate | ran | 1,234.6 | 0.00 |" in text
+    assert "BLEU **86.41** on the test set of toys" in text
+    assert "(http://mlflow/#/runs/1)" in text
+    assert summary("http://x", "mlflow ui", *done).endswith("`mlflow ui`, then [the training in MLflow](http://x)")
+    text = summary("", "", Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty"))
+    assert "**train: data/raw/train.de:7: empty**" in text
+    assert "BLEU" not in text
+    assert "MLflow" not in text
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":

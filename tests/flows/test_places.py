@@ -1,6 +1,7 @@
 """Stages elsewhere: what a job is, how it ends and is tried again, and the jobs of Kubernetes, which are valid and restricted."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -85,22 +86,24 @@ def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mend
         report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
     outcome = job.outcome()
     assert outcome is not None
-    assert outcome[0] == code
-    assert outcome[1].endswith(f" ended with {code}")
+    assert outcome["code"] == code
+    assert outcome["message"].endswith(f" ended with {code}")
 
 
-def test_a_job_is_queued_again_for_hours_after_its_last_progress(settings: Settings) -> None:
-    job = Job.of("train", settings(patience_hours=2.0))
+def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Settings, tmp_path: Path) -> None:
+    job, state = Job.of("train", settings(patience_hours=2.0)), tmp_path / "state-00000010.pt"
     job.clear()
-    # Hours, exit code, saved update, and whether it is queued again.
-    history = [
-        (0.0, 69, 0, True), (1.0, 75, 0, True), (1.9, 143, 0, True), (1.95, 75, 10, True),  # Progress: from here on two hours.
-        (3.9, 69, 10, True), (4.0, 69, 10, False), (4.0, 137, 20, True), (4.1, 78, 30, False), (4.1, 1, 40, False), (4.1, 0, 50, False),
-    ]  # fmt: skip
-    for hours, code, update, again in history:
-        assert job.tries_again(code, update, hours * HOURS) is again, (hours, code, update)
+    submitted = (tmp_path / f".state/jobs/{job.name}.submitted").stat().st_mtime
+    for hours, code in ((0.0, 69), (1.0, 75), (1.9, 143)):  # Since the job was submitted.
+        assert job.tries_again(code, [], submitted + hours * HOURS)
+    for hours, code in ((2.1, 69), (1.0, 78), (1.0, 1), (1.0, 0)):
+        assert not job.tries_again(code, [], submitted + hours * HOURS)
+    state.touch()
+    os.utime(state, (submitted + 9 * HOURS,) * 2)
+    assert job.tries_again(75, [state], submitted + 10 * HOURS)
+    assert not job.tries_again(75, [state], submitted + 12 * HOURS)
     job.asked_to_stop.touch()
-    assert not job.tries_again(75, 1000, 5 * HOURS)
+    assert not job.tries_again(75, [state], submitted + 10 * HOURS)
 
 
 def test_a_slurm_job_has_its_options_and_commands_before_the_stage(settings: Settings, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR, Bar, ProgressLines, RankOutput, progress, resumed_line, update_resumed, updates_in
+from flows.process.progress import Progress, resumed_line, update_resumed, updates_in
 
 
 @contextmanager
@@ -26,20 +26,20 @@ def terminal() -> Iterator[bytearray]:
 
 
 def test_a_line_tells_what_was_done_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ProgressLines()
+    lines = Progress()
     lines.show(1, 2_000, "")
     lines.show(2, 2_000, "100 tok/s")  # Too soon after the first.
     lines.show(2_000, 2_000, "100 tok/s, 0:00 left")
     first, last = capsys.readouterr().err.splitlines()
     assert first == "update 1 of 2,000"
-    assert updates_in(first) == (1, 2_000, "")
-    assert updates_in(last) == (2_000, 2_000, "100 tok/s, 0:00 left")
+    assert updates_in(first) == (1, 2_000)
+    assert updates_in(last) == (2_000, 2_000)
     assert updates_in("update 20: valid PPL 3.2") is None
 
 
 def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
     with terminal() as shown:
-        bar = progress()
+        bar = Progress()
         bar.write("going on after update 1,000")
         bar.show(1_001, 2_000, "")
         bar.show(2_000, 2_000, "100 tok/s")
@@ -50,33 +50,11 @@ def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
     assert drawn.rstrip().endswith("2000 of 2000 updates, 00:00, 100 tok/s")
 
 
-def test_the_lines_of_ranks_are_drawn_on_a_terminal_alone() -> None:
-    with terminal() as shown:
-        drawn = RankOutput()
-        assert float(drawn.environment[SECONDS_FOR_BAR]) < 1
-        for line in ("training 5 parameters", "update 7 of 9: 100 tok/s", "update 8: valid PPL 3.2"):
-            drawn(line)
-        drawn.close()
-    output = shown.decode()
-    assert output.startswith("training 5 parameters\r\n")
-    assert "update 7 of 9" not in output
-    assert "7 of 9 updates" in output
-    assert "update 8: valid PPL 3.2\r\n" in output
-
-
-def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = RankOutput()
-    assert drawn.environment == {}
-    drawn("update 7 of 9: 100 tok/s")
-    drawn.close()
-    assert capsys.readouterr().err == "update 7 of 9: 100 tok/s\n"
-
-
 def test_a_terminal_that_is_closed_ends_no_training() -> None:
     read_end, write_end = pty.openpty()
     drawn = False
     with suppress(OSError), os.fdopen(write_end, "w", buffering=1) as stream, redirect_stderr(stream):
-        bar = Bar()
+        bar = Progress()
         bar.show(1, 10, "")
         os.close(read_end)
         for update in range(2, 10):

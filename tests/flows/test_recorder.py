@@ -6,10 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR
 from flows.record.recorder import Recorder, begun
-from flows.record.run import read_record
-from transformer_core.files import sha256_of
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training.records import UpdateRecord
 
@@ -59,7 +56,7 @@ def test_of_the_overflows_of_fp16_the_first_is_printed(capsys: pytest.CaptureFix
 def test_the_time_that_is_left_is_that_after_the_shown_update_at_the_speed_of_this_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(SECONDS_FOR_BAR, "0")
+    monkeypatch.setattr("flows.process.progress.SECONDS_BETWEEN_LINES", 0)
     shown = recorder()
     shown.begin()
     shown.on_progress(19)
@@ -95,27 +92,14 @@ def test_validation_scores_are_in_a_table_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("folder", ["kept", "lost"])
-def test_a_training_that_goes_on_from_a_state_is_the_same_run_also_on_another_machine(folder: str) -> None:
+def test_a_training_that_goes_on_or_begins_again_is_the_same_run_also_on_another_machine(folder: str) -> None:
     state = Path(".state/f00d")
     record = begun(state, "f00d", TRANSLATION)
     record.write()
-    save_state(state)
     if folder == "lost":
         shutil.rmtree(record.folder)
     again = begun(state, "f00d", TRANSLATION)
     assert (again.id, again.tags, again.score) == (record.id, {"fingerprint": "f00d"}, "bleu")
-
-
-def test_a_training_begun_again_without_a_saved_state_is_another_run_and_the_first_one_was_killed() -> None:
-    first = begun(Path(".state/f00d"), "f00d", TRANSLATION)
-    first.write()
-    second = begun(Path(".state/f00d"), "f00d", TRANSLATION)
-    assert second.id != first.id
-    killed = read_record(first.id)
-    assert killed is not None
-    assert (killed.status, read_record(second.id)) == ("KILLED", None)
-    (killed.folder / "run.json").write_text("{")  # Damaged, which is no fault of the next one.
-    assert begun(Path(".state/f00d"), "f00d", TRANSLATION).status == "RUNNING"
 
 
 def test_tables_that_were_not_copied_with_the_state_begin_anew() -> None:
@@ -129,9 +113,3 @@ def test_tables_that_were_not_copied_with_the_state_begin_anew() -> None:
     second.restore(state)
     second.on_update(record(40))
     assert updates() == [40]
-
-
-def save_state(state: Path) -> None:
-    state.mkdir(parents=True, exist_ok=True)
-    (state / "state-00000020.pt").write_bytes(b"weights")
-    (state / "state-00000020.sha256").write_text(sha256_of(state / "state-00000020.pt"))

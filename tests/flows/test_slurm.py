@@ -14,9 +14,14 @@ from tests.slurm import Cluster, cluster
 from tests.waiting import wait_for
 from transformer_core.files import read_json, sha256_of
 
-pytestmark = pytest.mark.slow  # about 4 minutes all together
+pytestmark = pytest.mark.slow  # about 6 minutes all together
 
 UPDATES = 120
+LAST = f"update-{UPDATES:08}.safetensors"
+SLOW_DISK = """import os, time
+fsync = os.fsync
+os.fsync = lambda file: (time.sleep(0.3), fsync(file))[1]
+"""
 PLACE = {"on": "slurm", "time": "00:20:00", "nodes": 2}
 
 
@@ -61,7 +66,7 @@ class Running:
         self.clone, self.slurm = clone, slurm
         self.log = clone.root.with_suffix(".log")
         self.start()
-        wait_for(lambda: slurm.jobs("RUNNING"), "no job runs", pause=0.2)
+        wait_for(lambda: slurm.jobs("RUNNING"), "no job runs", pause=0.2, process=self.process)
         self.wait_for_state()
         (self.job,) = slurm.jobs("RUNNING")
 
@@ -72,7 +77,7 @@ class Running:
             )
 
     def wait_for_state(self) -> None:
-        wait_for(lambda: list((self.clone.root / ".state").glob("*/state-*.pt")), "no state was saved", pause=0.1)
+        wait_for(lambda: list((self.clone.root / ".state").glob("*/state-*.pt")), "no state was saved", 0.1, self.process)
 
     def ended(self) -> int:
         return self.process.wait(300)
@@ -82,9 +87,14 @@ class Running:
 
 
 @pytest.fixture
-def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: Path) -> Iterator[Running]:
+def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     assert undisturbed
-    made = Running(home.copy(tmp_path / "clone"), slurm)
+    clone = home.copy(tmp_path / "clone")
+    if changes := getattr(request, "param", {}):
+        (clone.root / ".state/sitecustomize.py").write_text(SLOW_DISK)
+        (clone.root / ".state/prelude").write_text("export PYTHONPATH=$PWD/.state:$PYTHONPATH")
+        clone.set({"train": changes, "machine": {"places": {"train": {**PLACE, "prelude": ".state/prelude"}}}})
+    made = Running(clone, slurm)
     yield made
     for process in (*psutil.Process(made.process.pid).children(recursive=True),) if made.process.poll() is None else ():
         process.kill()
@@ -95,9 +105,14 @@ def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: 
     wait_for(lambda: not slurm.jobs("RUNNING", "PENDING", "COMPLETING"), "a job is left", pause=0.5)
 
 
+# Saves at each update to a slow disk: Slurm has time to notice something.
+often = pytest.mark.parametrize("running", [{"save_every": 1, "validate_every": 1}], indirect=True, ids=[""])
+
+
 def test_a_job_that_is_cancelled_saves_and_the_next_goes_on(running: Running, undisturbed: dict[str, str]) -> None:
     running.slurm.run("scancel", running.job)
     assert running.ended() == 255
+    assert "Run it again to resume. Run" not in running.said()
     report = read_json(running.clone.root / ".state/exit/train.json")
     assert report["code"] == 75
     assert report["message"].startswith("training stopped after update ")
@@ -123,6 +138,33 @@ def test_a_job_that_is_queued_again_goes_on(running: Running, undisturbed: dict[
     assert running.ended() == 0, running.said()
     assert "going on after update " in running.said()
     assert checkpoints(running.clone) == undisturbed
+
+
+@often
+def test_a_job_at_its_time_limit_is_queued_again_and_goes_on(running: Running, undisturbed: dict[str, str]) -> None:
+    # Less is left than the notice of machine.grace_seconds, which Slurm finds out at its next look, within half a minute.
+    running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=2")
+    wait_for(lambda: running.job in running.slurm.jobs("PENDING"), "the time limit ended nothing", pause=0.5)
+    running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=20")
+    (running.clone.root / ".state/sitecustomize.py").write_text("")
+    running.slurm.start_now(running.job)
+    assert running.ended() == 0, running.said()
+    assert "queued again after 75" in running.said()
+    assert "going on after update " in running.said()
+    assert checkpoints(running.clone)[LAST] == undisturbed[LAST]
+
+
+@often
+def test_a_job_whose_node_was_lost_goes_on(running: Running, undisturbed: dict[str, str]) -> None:
+    running.slurm.lose("n2")
+    wait_for(lambda: running.job in running.slurm.jobs("PENDING"), "the lost node was not noticed", pause=0.5)
+    running.slurm.start_node("n2")
+    running.slurm.wait_until_idle()
+    (running.clone.root / ".state/sitecustomize.py").write_text("")
+    running.slurm.start_now(running.job)
+    assert running.ended() == 0, running.said()
+    assert "going on after update " in running.said()
+    assert checkpoints(running.clone)[LAST] == undisturbed[LAST]
 
 
 def test_a_dvc_that_was_killed_finds_its_job_again(running: Running, undisturbed: dict[str, str]) -> None:

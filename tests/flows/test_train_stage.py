@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from flows.record.recorder import fingerprint_of
-from flows.record.run import DESCRIPTION, RunRecord, read_record, records
+from flows.record.run import RunRecord, read_record, records
 from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
@@ -120,8 +120,7 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     trained = stage_here("train")
     assert trained.returncode == 0, trained.stderr
     (record,) = recorded()
-    assert record.inputs == []
-    assert "trained from en to de on **tatoeba**, at most 2 updates" in record.tags[DESCRIPTION]
+    assert "manifest.json" not in record.artifacts
 
 
 @pytest.mark.usefixtures("place")
@@ -159,14 +158,10 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert stage_here("train").returncode == 0
     assert (place / "models/checkpoints/update-00000004.safetensors").read_bytes() == weights
     prepare("bpe", updates=4, warmup=77)
-    assert "starting from update 0" not in stage_here("train").stderr  # The other one is finished.
+    assert stage_here("train").returncode == 0
     with locked(state_of(fingerprint_of(load_params())) / TRAINING_LOCK, "this training"):
         keep_finished(fingerprint_of(load_params()))  # Another clone trains it to a later end.
     assert len(list(place.glob(f".state/*/{FINISHED}"))) == 2
-    for finished in place.glob(f".state/*/{FINISHED}"):
-        finished.unlink()
-    prepare("bpe", updates=4, warmup=78)
-    assert "starting from update 0; stopped trainings with other settings or data: 2, the latest is" in stage_here("train").stderr
 
 
 @pytest.mark.usefixtures("place")
@@ -260,11 +255,11 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
     assert json.loads(Path("results/training/metrics.json").read_text(encoding="utf-8"))["updates"] == 2
     (record,) = recorded()
     assert read_json(place / "models/checkpoints/config.json")["training"]["run"] == record.id
-    assert [step for step, _, _ in record.rows(record.folder / "updates.csv", set())] == [2]
+    assert [step for step, _, _ in record.rows(next(record.tables()), set())] == [2]
     assert "training/updates.csv" in record.artifacts
 
 
-def test_a_training_whose_states_are_all_damaged_is_a_new_run_with_its_own_checkpoints(place: Path) -> None:
+def test_a_training_whose_states_are_all_damaged_begins_anew_with_its_own_checkpoints(place: Path) -> None:
     prepare("bpe")
     assert stage_here("train").returncode == 0
     for state in Path(".state").glob("*/state-*.pt"):
@@ -272,7 +267,7 @@ def test_a_training_whose_states_are_all_damaged_is_a_new_run_with_its_own_check
         (state.parent / "finished").unlink(missing_ok=True)
         (state.parent / "checkpoints/update-00000009.safetensors").write_bytes(b"")  # Of an earlier training that was longer.
     assert "going on" not in stage_here("train").stderr
-    assert [record.status for record in recorded()] == ["FINISHED", "FINISHED"]
+    assert [record.status for record in recorded()] == ["FINISHED"]
     assert "update-00000009.safetensors" not in {path.name for path in (place / "models/checkpoints").iterdir()}
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from flows.dvc.commands import failure
 from flows.dvc.settings import settings_of_run
-from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
+from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
 from flows.process.runner import exit_file
-from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
-from flows.record.lineage import datasets, describe_training
+from flows.record.documents import CLEANING, DECODING, read_output, read_scores
+from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
-from flows.record.tasks import read_scores
 from flows.stages.evaluate import for_dvc
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.corpus.test_formats import tmx
@@ -209,8 +208,7 @@ def _state(path: Path, read: Callable[[Path], object]) -> Read:
 _RECORD = {
     "id": "r", "status": "FINISHED", "start_ms": 1_700_000_000_000, "end_ms": None, "parameters": {"train.warmup": "400"},
     "tags": {"corpus": "t"},
-    "inputs": [{"name": "n", "digest": "d", "source": "[]", "pairs": 1, "context": "training"}],
-    "metrics": {"bleu": {"value": 3.2, "step": 0, "time_ms": 1_700_000_000_000}}, "artifacts": {"report.html": "8d"},
+    "metrics": {"bleu": {"value": 3.2, "step": 0}}, "artifacts": {"report.html": "8d"},
 }  # fmt: skip
 
 
@@ -235,7 +233,6 @@ def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
     params = recipes.load("tatoeba")
     describe_training(RunRecord(id="f00d"), params)
-    datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
@@ -246,7 +243,7 @@ def _read_scores(_: Path) -> None:
 
     assert main([]) in (0, 65, 69, 75, 78)  # It has printed its error; no other code is one.
     done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
-    summarize(table_of(done, None), done, "", "")
+    summarize(table_of(done.values()), done, "", "")
     figures = read_scores(SCORING.task)
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
@@ -285,9 +282,6 @@ READERS: dict[str, Reader] = {
     "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
-    "checkpoint-model": Reader(_state(CHECKPOINT_CONFIG, lambda _: read_output(CHECKPOINT_CONFIG)),
-                               _fixed(b'{"format": 2, "training": {"fingerprint": "f00d", "updates": 9}}')),
-    "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
     "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), _fixed(json.dumps(_RECORD).encode())),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flows.process.runner import report_exit
-from flows.record.run import RUN_FILE, Dataset, RunRecord, Score
+from flows.record.run import RUN_FILE, RunRecord, Score
 from tests.corpus.encoded import write_binarized
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.training.test_trainer import SETTINGS, trainer_of, weights
@@ -43,8 +43,7 @@ TRAIN = SETTINGS.model_copy(
 RECORD = RunRecord(
     id="9f1c00112233", status="KILLED", start_ms=1_700_000_000_000, end_ms=1_700_000_009_000, score="bleu",
     parameters={"train.warmup": "400"}, tags={"fingerprint": "f00d"},
-    inputs=[Dataset(name="n", digest="d", source="[]", pairs=1, context="training")],
-    metrics={"bleu": Score(value=31.5, step=0, time_ms=1_700_000_009_000)}, artifacts={"evaluation/report.html": "8d"},
+    metrics={"bleu": Score(value=31.5, step=0)}, artifacts={"evaluation/report.html": "8d"},
 )  # fmt: skip
 EXIT = (75, "training stopped after update 10, state saved", "Run it again to go on.")
 

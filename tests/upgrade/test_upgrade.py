@@ -80,7 +80,7 @@ def test_hypotheses_are_read(files: Path) -> None:
 def test_the_record_of_a_run_is_read() -> None:
     record = read_record(RECORD.id)
     assert record == RECORD
-    (row,) = record.rows(record.folder / "updates.csv", set())
+    (row,) = record.rows(next(record.tables()), set())
     assert row == (100, RECORD.start_ms + 2500, {"train/loss": 3.25})
 
 

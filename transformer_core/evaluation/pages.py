@@ -1,4 +1,4 @@
-"""What the HTML pages share: templates, formats of numbers and texts, the comparison of two texts word by word, and the verdict.
+"""What the HTML pages share: templates, formats of numbers and texts, and the comparison of two texts word by word.
 
 All text from the data is escaped by the templates. The same content gives the same bytes.
 """
@@ -7,35 +7,16 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 from functools import cache
-from html import escape
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 _PACKAGE = "transformer_core.evaluation"
-# What the report says until stage publish knows its decision, which is after the report has been written.
-VERDICT_PLACEHOLDER = (
-    '<p class="muted">Stage publish decides whether this model becomes the champion. '
-    "Its last line and the copy of this page in MLflow have the decision.</p>"
-)
 
 
 def page(template: str, package: str = _PACKAGE, **content: Any) -> str:
     """Return a template, of this package or of another, filled with its content."""
     return _environment(package).get_template(template).render(differences=differences, **content)
-
-
-def with_verdict(report: str, address: str, alias: str, reason: str) -> str:
-    """Return the report with the verdict in place of `VERDICT_PLACEHOLDER`.
-
-    Args:
-        address: name of the version in the registry, such as "multi30k-en-de/1".
-        alias: the version's alias; empty for none.
-        reason: why, with the difference to the best version before and its p-value.
-    """
-    title, style = (alias.capitalize(), "won") if alias else ("No alias", "lost")
-    said = f'<p class="verdict {style}"><strong>{escape(title)}</strong> {escape(address)}: {escape(reason)}.</p>'
-    return report.replace(VERDICT_PLACEHOLDER, said, 1)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words
 from transformer_core.evaluation.examples import Example, GroupScore
-from transformer_core.evaluation.pages import VERDICT_PLACEHOLDER, page
+from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Scores, Scoring
 from transformer_core.pictures.attention_maps import layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
@@ -97,7 +97,6 @@ def render(report: Report, scoring: Scoring) -> str:
         test=test,
         score=scoring.task.score,
         main_score=test.values[scoring.task.key],
-        place=VERDICT_PLACEHOLDER,
         charts=training_charts(report.updates, report.validation, scoring.task.score),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
