@@ -75,5 +75,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	@echo "Installing into .venv: some minutes and gigabytes the first time ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRAS:%=[%])' $(PACKAGES:%='%')
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRAS:%=[%])' $(PACKAGES:%='%')
 	@touch $@

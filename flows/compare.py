@@ -15,6 +15,7 @@ from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.comparison import SideBySide, comparison_text, side_by_side
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.tasks import task_of
@@ -22,6 +23,8 @@ from transformer_core.tasks import task_of
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
         message = f"runs {a.name} and {b.name}: were scored against different references"
         raise UserError(message, "Name two runs with the same test set.")
     right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
-    return side_by_side(scoring_of(task_of(a.references.suffix[1:])), translated_a, translated_b, right, source)
+    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_in(a.settings.get("signature", "")))
+    return side_by_side(scoring, translated_a, translated_b, right, source)
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
@@ -80,12 +84,18 @@ def _validation(training: "Run") -> dict[str, float]:
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
-    """Return the latest finished run that matches; all that match must be of the same training, which may have been started again."""
+    """Return the latest finished run that matches; all that match must be of the same training, which may have been started again.
+
+    A run that has not finished counts only if no finished one matches. A name may be given without the score before its first comma.
+    """
     found = [(run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint")} - {None}) for run in search(client, "")]
     exact = [run for run, names in found if wanted in names]
-    runs = exact or [run for run, names in found if wanted and any(str(name).startswith(wanted) for name in names)]
+    begins = [run for run, names in found if any(f", {name}".find(f", {wanted}") >= 0 for name in names)] if wanted else []
+    runs = exact or [run for run in begins if run.info.status == "FINISHED"] or begins
     if not runs:
-        raise configuration_error(f"run {wanted!r}: MLflow has no run of this id, name or fingerprint")
+        named = ", ".join(repr(run.info.run_name) for run, _ in found[:_NAMED])
+        remedy = f"The latest: {named}." if named else "Look at another record with MLFLOW_TRACKING_URI."
+        raise configuration_error(f"run {wanted!r}: MLflow has no run of this id, name or fingerprint", remedy)
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs})
     if len(different) > 1:
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"

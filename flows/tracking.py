@@ -3,7 +3,6 @@
 from flows.process.runner import reports_errors
 from flows.record.run import NAME, read_record, records
 from flows.record.sending import sync, unsent
-from flows.record.server import connect, reaching
 from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params
@@ -23,8 +22,6 @@ def main(arguments: list[str] | None = None) -> int:
         for record in filter(None, map(read_record, unsent(uri))):
             print(f"{record.id}: {record.tags.get(NAME, '')}, {record.status.lower()}")
         return 0
-    with reaching(uri):
-        connect(uri)  # It corrects the paths in a record that was moved, also if there is nothing to send.
     sync(uri, again=True)
     print(f"MLflow at {without_logins(uri)} has all of {records()}")
     return 0

@@ -52,9 +52,9 @@ FAULTS = [
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
 ]
 NOT_YAML = [
-    ("\twarmup: 400", ":40: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":42: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':41: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("\twarmup: 400", ":43: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: [", ":45: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 1\n  warmup: 2", ':44: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 

@@ -18,9 +18,10 @@ from tests.clone import ROOT, git
 from tests.test_walls import MODULES, packages_of
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["shortlist"]]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+OPTIONAL = [Requirement(line) for extra in ("shortlist", "langid") for line in EXTRAS[extra]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
-FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
+FOR_DEVELOPERS = [Requirement(line) for line in EXTRAS["dev"]]
 PINS = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
 # Released with pydantic, for exactly one version of it; what Prefect's client and requests are made of, whose errors they raise.

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,9 @@ from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Model, load_params, resolve
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
+from transformer_core.corpus.sources.local_corpus import new_entry
+from transformer_core.corpus.text import read_lines, write_lines
+from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.errors import UserError
 from transformer_core.presets import TABLE_3, TransformerSize
 
@@ -101,19 +105,43 @@ def test_only_the_machine_section_is_carried_over_wherever_it_stands(tmp_path: P
 
 def test_own_data_fills_in_names_and_does_not_count_the_words_of_a_language_without_spaces_and_keeps_every_other_line() -> None:
     named = {"  corpus: mine", "  source: pt", "  target: zh", "  name: mine-pt-zh"}
-    uncounted = {"  max_words:", "  max_ratio:", "  character_coverage: 0.9995"}
+    uncounted = {"  max_words:"}
     for count_words, changed in ((True, named), (False, named | uncounted)):
-        filled = recipes.for_own_data("mine", "pt", "zh", pairs=1_000_000, characters=200, count_words=count_words).split("\n")
+        filled = recipes.for_own_data("mine", "pt", "zh", pairs=1_000_000, characters=200, words=90_000, count_words=count_words).split(
+            "\n"
+        )
         assert {new for old, new in zip(recipes.read("own-data").split("\n"), filled, strict=True) if old != new} == changed
 
 
-def test_a_small_corpus_gets_a_small_vocabulary() -> None:
-    for pairs, vocabulary in ((20, 400), (4_000, 1_000), (32_000, 8_000), (1_000_000, 8_000)):
-        assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs, characters=80)
+@pytest.mark.parametrize(
+    ("pairs", "characters", "words", "vocabulary"),
+    [
+        (20, 80, 5_000, 656),
+        (4_000, 80, 5_000, 1_256),
+        (32_000, 80, 20_000, 8_000),
+        (1_000_000, 80, 20_000, 8_000),
+        (4_600, 1_168, 20_000, 2_592),  # Korean: half of the subwords are not single syllables.
+        (50_000, 5_000, 100_000, 8_000),
+        (3_600, 40, 60, 356),  # Letters between spaces, as in a lexicon: there are few strings.
+    ],
+)
+def test_the_vocabulary_is_as_large_as_the_corpus_allows(pairs: int, characters: int, words: int, vocabulary: int) -> None:
+    assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs, characters, words)
+
+
+def test_a_lexicon_gets_a_vocabulary_that_can_be_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["".join(letters) for letters in itertools.product("bdgklmnprst", "aeiou", "bdgklmnprst")]
+    for language, separator in (("en", ""), ("ph", " ")):
+        write_lines(tmp_path / f"lexicon.{language}", [separator.join(word.upper() if separator else word) for word in words])
+    entry = new_entry("lexicon", tmp_path / "lexicon.en", tmp_path / "lexicon.ph")
+    (tmp_path / "params.yaml").write_text(recipes.for_entry(entry), encoding="utf-8")
+    lines = [line for language in ("en", "ph") for line in read_lines(tmp_path / f"lexicon.{language}")]
+    train_subword(lines, tmp_path / "spm.model", load_params(tmp_path / "params.yaml").bpe)
 
 
 def test_a_corpus_of_few_pairs_gets_a_narrower_model_and_larger_updates(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text(recipes.for_own_data("mine", "en", "de", 49_999, characters=80), encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(recipes.for_own_data("mine", "en", "de", 49_999, characters=80, words=5_000), encoding="utf-8")
     few, many = load_params(tmp_path / "params.yaml"), params_of("own-data")
     size = resolve(few.model)
     assert isinstance(size, TransformerSize)
@@ -122,7 +150,7 @@ def test_a_corpus_of_few_pairs_gets_a_narrower_model_and_larger_updates(tmp_path
     assert few.average.count == few.train.keep
     changed = {"updates", "tokens_per_update", "tokens_per_microbatch", "learning_rate_factor", "save_every", "keep"}
     assert few.train.model_dump(exclude=changed) == many.train.model_dump(exclude=changed)
-    assert "d_model" not in recipes.for_own_data("mine", "en", "de", 50_000, characters=80)
+    assert "d_model" not in recipes.for_own_data("mine", "en", "de", 50_000, characters=80, words=5_000)
 
 
 def test_each_row_of_table_3_is_its_base_recipe_with_that_rows_change_and_without_averaging() -> None:

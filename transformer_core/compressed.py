@@ -1,5 +1,6 @@
-"""Files that may be compressed (.gz, .xz), opened for reading bytes, within a bound for their content's size."""
+"""Files that may be compressed (gzip, xz, bzip2, zstd), opened for reading bytes, within a bound for their content's size."""
 
+import bz2
 import gzip
 import io
 import lzma
@@ -11,13 +12,13 @@ from typing import Any, BinaryIO, cast
 
 from transformer_core.errors import UserError, first_line
 
-# What gzip and lzma raise for a damaged file.
+# What the openers raise for a damaged file; of the others' errors of the machine `_Bounded` tells those of damage.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+ZIP = "zip"
 # The beginning of a compressed file, by the program that made it.
-_BEGINNINGS = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04"}
-_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open}
+_BEGINNINGS = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "bzip2": b"BZh", "zstd": b"\x28\xb5\x2f\xfd", ZIP: b"PK\x03\x04"}
 # The program that made a file, by the ending of its name.
-_ENDINGS = {".gz": "gzip", ".xz": "xz"}
+_ENDINGS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
 # The content may have this many times the size of its file plus this many bytes, far more than text needs.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 
@@ -34,18 +35,32 @@ def open_bytes(path: Path) -> BinaryIO:
         raise UserError(f"{path}: cannot be read ({first_line(error)})", "Correct the name, or the rights to the file.") from None
 
 
+def _open_zstd(file: BinaryIO) -> Any:
+    import pyarrow  # type: ignore[import-untyped]
+
+    return pyarrow.CompressedInputStream(file, "zstd")
+
+
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstd": _open_zstd}
+
+
+def without_packing(name: str) -> str:
+    """Return the name of a file without .gz, .xz, .bz2 or .zst at its end."""
+    return name[: -len(Path(name).suffix)] if Path(name).suffix in _ENDINGS else name
+
+
 @contextmanager
 def decompressed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if its name ends in .gz or .xz.
+    """Open a file, decompressed if it is compressed, whatever its name.
 
-    Raises `UserError` (65): as `open_bytes`; the file is compressed and has another name, is damaged, or is larger than its bound. The last
-    two also come from the block, as it reads.
+    Raises `UserError` (65): as `open_bytes`; the file is a zip archive, is named as a compressed file and is none, is damaged, or is larger
+    than its bound. The last two also come from the block, as it reads.
     """
     file = open_bytes(path)
-    program = _ENDINGS.get(path.suffix)
-    if program is None and (found := _program(file)):
+    program = _program(file) or _ENDINGS.get(path.suffix)
+    if program == ZIP:
         file.close()
-        raise UserError(f"{path}: packed by {found}", "Unpack it, or end its name in .gz or .xz if it is packed so.")
+        raise UserError(f"{path}: packed by zip", "Unpack it.")
     try:
         with _content(file, path, program) as content:
             yield content
@@ -54,7 +69,7 @@ def decompressed(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_decompressed(path: Path) -> BinaryIO:
-    """Open a file, decompressed if it begins as a file of gzip or xz does, whatever its name."""
+    """Open a file, decompressed if it is compressed; zip archives are opened as they are."""
     file = open_bytes(path)
     return _content(file, path, _program(file))
 
@@ -88,10 +103,17 @@ class _Bounded(io.RawIOBase):
         self._content = content
         self._path = path
         self._most = most_bytes(path)
+        self._place = 0
 
     def readinto(self, buffer: Any) -> int:
-        count: int = self._content.readinto(buffer)
-        if self._content.tell() > self._most:
+        try:
+            count: int = self._content.readinto(buffer)
+        except OSError as error:
+            if error.errno is not None:  # Of this machine.
+                raise
+            raise EOFError from error
+        self._place += count
+        if self._place > self._most:
             raise too_large(self._path, self._most)
         return count
 
@@ -99,11 +121,11 @@ class _Bounded(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return True
+        return bool(self._content.seekable())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        place: int = self._content.seek(offset, whence)
-        return place
+        self._place = self._content.seek(offset, whence)
+        return self._place
 
     def close(self) -> None:
         self._content.close()

@@ -32,7 +32,7 @@ from transformer_core.schema import (
     words,
 )
 from transformer_core.sizes import ModelSize, architectures
-from transformer_core.tasks import Task, is_language, task_of
+from transformer_core.tasks import Task, Tokenizer, is_language, task_of
 from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -76,14 +76,19 @@ class Clean(Section):
 
     max_words: PositiveInt | None = words("most words on a side; empty: any")
     max_ratio: Annotated[float, Field(ge=1)] | None = words("largest ratio of the sides' words; empty: any")
+    max_length_ratio: Annotated[float, Field(gt=1)] | None = words(
+        "largest factor between a pair's ratio of characters and the median; empty: any"
+    )
     drop_copies: bool = words("drop pairs with equal sides")
     drop_foreign: bool = words("drop pairs with a side mostly in an alphabet that validation and test do not use")
+    drop_other_languages: bool = words("drop pairs with a side surely in another language")
     drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
+    placeholders: Probability = words("share of the pairs in which both sides get the same [placeholder](data.md#placeholders)")
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:
@@ -117,7 +122,9 @@ class Bpe(Section):
         AfterValidator(_check_symbols),
         Field(description="a list of different texts without white space, none of them a special token"),
     ] = words("texts that are always one token, such as the tags of the corpus")
+    byte_fallback: bool = words("read and write characters without an id as their bytes, for which 256 of the ids are kept")
     lowercase: bool = words("lowercase all text: the model outputs lowercase; not for a parser")
+    normalise: list[Literal["width", "quotes", "nfkc"]] = words("[forms of characters](data.md#forms-of-characters) that become one")
 
 
 class Binarize(Section):
@@ -236,6 +243,7 @@ class Evaluate(Section):
     """Scores and report."""
 
     allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
+    tokenize: Tokenizer | None = words("sacreBLEU's tokeniser for BLEU; empty: by the target ([evaluation.md](evaluation.md#which-bleu))")
     examples: PositiveInt = words("example sentences in the report")
 
 
@@ -256,7 +264,7 @@ class Machine(Section):
     grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)
     patience_hours: PositiveFloat = words("time for which a stage that a lost service or node ended is tried again without progress", 12.0)
     limit_hours: PositiveFloat | None = words("time after which a stage of the flow must save and end, to be tried again", None)
-    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for the table of costs", None)
+    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for an estimate", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
 
     @property

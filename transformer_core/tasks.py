@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+# sacreBLEU's tokenisers of translations.
+Tokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200"]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -25,20 +26,17 @@ def free_gpus(most: int | None = None) -> Iterator[None]:
 
     CUDA must not be in use yet: it reads $CUDA_VISIBLE_DEVICES once. On a machine without an NVIDIA GPU nothing changes.
     """
-    gpus = visible_gpus()
-    if not gpus:
-        yield
-        return
-    before = os.environ.get(_VISIBLE)
+    gpus, before = visible_gpus(), os.environ.get(_VISIBLE)
     with ExitStack() as held:
-        os.environ[_VISIBLE] = ",".join(_taken(gpus, most, held))
+        if gpus:
+            os.environ[_VISIBLE] = ",".join(_taken(gpus, most, held))
         try:
             yield
         finally:
-            if before is None:
-                os.environ.pop(_VISIBLE, None)
-            else:
+            if before is not None:
                 os.environ[_VISIBLE] = before
+            elif gpus:
+                os.environ.pop(_VISIBLE, None)
 
 
 def visible_gpus() -> dict[str, str]:
@@ -58,10 +56,7 @@ def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[s
     wanted, waiting = min(most or 1, len(gpus)), False
     while True:
         with ExitStack() as found:
-            free = list[str]()
-            for name, uuid in gpus.items():
-                if len(free) != most and _is_taken(Path(gettempdir(), f"transformer-gpu-{uuid}.lock"), found):
-                    free.append(name)
+            free = list(islice((name for name, uuid in gpus.items() if _is_taken(uuid, found)), most))
             if len(free) >= wanted:
                 held.push(found.pop_all())
                 return free
@@ -71,8 +66,9 @@ def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[s
         time.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # Two that each hold a part of what they need must not go on in step.
 
 
-def _is_taken(path: Path, held: ExitStack) -> bool:
-    """Take a lock if it is free, and return whether it was. Another user's file can be opened for reading only."""
+def _is_taken(uuid: str, held: ExitStack) -> bool:
+    """Take the lock of a GPU if it is free, and return whether it was. Another user's file can be opened for reading only."""
+    path = Path(gettempdir(), f"transformer-gpu-{uuid}.lock")
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

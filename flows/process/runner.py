@@ -101,14 +101,11 @@ def run_stage(name: str, body: Callable[[], str], report_name: str = "") -> int:
                 closing = body()
             finally:
                 ignore_stop_signals()  # So that the report of the exit is written.
-    except (UserError, Interrupted) as error:
+    except (UserError, StageError, Interrupted) as error:
         if isinstance(error, Interrupted):
             error = UserError(str(error) or f"{name}: interrupted", "Run it again to resume.", ExitCode.INTERRUPTED)
-        report_exit(report, error.exit_code, error.message, error.remedy)
-        echo(str(error), sys.stderr)
-        return error.exit_code
-    except StageError as error:
-        report_exit(report, error.exit_code, str(error))
+        message, remedy = (error.message, error.remedy) if isinstance(error, UserError) else (str(error), "")
+        report_exit(report, error.exit_code, message, remedy)
         echo(str(error), sys.stderr)
         return error.exit_code
     except BaseException as error:

@@ -3,7 +3,7 @@
 A reader gets the document as it is in the file. Keys that no reader needs are not checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return _checked(_SCHEMAS[path], _unchecked(path, root), path, root)
+    return _read(path, root, lambda _: _SCHEMAS[path])
 
 
 def read_manifest(params: Params) -> dict[str, Any]:
@@ -104,16 +104,12 @@ def tags_of_corpus() -> set[str]:
     return {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
 
 
-def _unchecked(path: Path, root: Path) -> Any:
-    """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
+def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
+    """Return a JSON file as it is. Raises `UserError` (65): it is missing or not JSON, or a key of its schema is missing or wrong."""
     if root == Path():
         paths.require(path)
-    return read_json(root / path, paths.rerun_remedy(path))
-
-
-def _checked(schema: type[BaseModel], document: Any, path: Path, root: Path) -> dict[str, Any]:
-    """Return a document as it is. Raises `UserError` (65): a key of the schema is missing or wrong."""
-    check_document(schema, document, root / path, paths.rerun_remedy(path))
+    document = read_json(root / path, paths.rerun_remedy(path))
+    check_document(schema_of(document), document, root / path, paths.rerun_remedy(path))
     return dict(document)
 
 
@@ -127,10 +123,7 @@ def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    scores = _unchecked(SCORES, root)
-    if task is None:
-        task = task_scored(scores if isinstance(scores, dict) else {})
-    return _checked(_schema(task), scores, SCORES, root)
+    return _read(SCORES, root, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
 
 
 @cache

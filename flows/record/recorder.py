@@ -120,7 +120,6 @@ class Recorder(Observer):
         self._progress, self._of = Progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
-        self._overflowed = False
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -139,14 +138,9 @@ class Recorder(Observer):
     def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
-        name = SKIPPED.name
-        if not overflow:
-            self._progress.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
-        elif not self._overflowed:
-            self._overflowed = True
+        if not overflow:  # Those of fp16 are expected now and then, and counted in the tables.
             self._progress.write(
-                f"update {update:,}: a gradient overflowed in fp16, skipped, as expected now and then; "
-                f"further ones are in {name} and counted in {UPDATES.name}"
+                f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED.name} names its lines of data/clean"
             )
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:

@@ -7,7 +7,6 @@ champion. Versions are comparable if their tags `references` and `signature` are
 compare.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +33,8 @@ MODEL_ARTIFACTS = "artifacts"
 EVALUATION = "evaluation"
 RULE = (
     f"`{CHAMPION}` is the latest version that was not significantly worse than the best earlier version (BLEU, or F1 of a parser, on the "
-    f"same test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the latest version that is comparable with no earlier one. "
-    "Each version's tags name its rival and result."
+    f"same test set; p < {SIGNIFICANT} in a two-sided paired test); `{CHALLENGER}` is the latest version that is comparable with no "
+    "earlier one. Each version's tags name its rival and result."
 )
 
 
@@ -100,7 +99,7 @@ def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} {task.score}, p = {comparison.p_value:.4f} (paired test; below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {task.score}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
     )
     return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 
@@ -142,8 +141,6 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
 
     Raises `UserError`: 78 if the registry has no such version, 69 if it is unavailable.
     """
-    if not re.search("[@/]", model):
-        raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
     with reaching(uri):
         client = connect(uri)
         name, at, alias = model.rpartition("@")
@@ -163,11 +160,6 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             cause = str(error).strip().split("\n")[-1]
             remedy = "Check the server's artifact store, and run again."
             raise UserError(f"MLflow at {uri} cannot provide model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
-
-
-def address_of(version: ModelVersion, alias: str) -> str:
-    """Return the name of a version for commands: NAME@ALIAS, or NAME/VERSION without an alias."""
-    return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
 
 
 def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:

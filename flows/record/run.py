@@ -111,9 +111,9 @@ class RunRecord(_Part):
         for path in paths:
             self.attach(f"{folder}/{path.name}" if folder else path.name, path.read_bytes())
 
-    def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", time_ms: int | None = None) -> None:
-        """Set the end of the run, now unless a time is given, and write the record."""
-        self.status, self.end_ms = status, time_ms or now_ms()
+    def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
+        """Set the end of the run to now, and write the record."""
+        self.status, self.end_ms = status, now_ms()
         self.write()
 
     def write(self) -> None:

@@ -174,23 +174,19 @@ def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
     def send(stop: threading.Event) -> None:
         nonlocal trouble
         sender: Sender | None = None
-        pause = INTERVAL_SECONDS
-        others = True
-        while True:
+        pause, last_time = INTERVAL_SECONDS, False
+        while not last_time:
             last_time = stop.wait(pause)
             try:
-                sender = sender or Sender(uri)
+                if sender is None:
+                    sender = Sender(uri)
+                    sync(uri)  # This record, and what other stages have left.
                 if latest := read_record(record.id):
                     sender.send(latest)
                 pause = INTERVAL_SECONDS
-                if others:
-                    others = False
-                    sync(uri)
             except Exception as error:  # The stage continues, and the record is kept.
                 trouble = first_line(error)
                 pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
-            if last_time:
-                return
 
     try:
         with in_background(send, "mlflow-sender", CLOSING_SECONDS):

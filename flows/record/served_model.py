@@ -1,8 +1,10 @@
 """The model as MLflow serves it. MLflow stores this file with the weights, and runs it when the model is loaded (models from code)."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,11 +16,12 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import MOST_EXTRA, MOST_INPUT, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty
+from transformer_core.config import MOST_EXTRA, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose_engine, translated
+from transformer_core.decoding.lines import LineReader, most_tokens
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
@@ -27,9 +30,10 @@ from transformer_core.schema import validate_document
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
-# More than `MOST_INPUT` tokens of any language have, and few enough to be tokenised without delay.
+# Some pages of text, which are translated in some seconds.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
+_log = logging.getLogger(__name__)
 
 
 class RequestParams(BaseModel):
@@ -72,7 +76,8 @@ class ServedTranslator(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
         self.directory = Path(context.artifacts["model"])
-        search = read_config(self.directory / CONFIG).decode
+        self.config = read_config(self.directory / CONFIG)
+        search = self.config.decode
         self.usual = {} if search is None else search.model_dump(include={*RequestParams.model_fields})
         if search is not None:
             self.usual["max_extra"] = min(search.max_extra, MOST_EXTRA)
@@ -89,7 +94,7 @@ class ServedTranslator(PythonModel):
 
         Args:
             context: MLflow's context, not used.
-            model_input: lines of the source language, of at most `MOST_INPUT` tokens.
+            model_input: lines of the source language, of at most `MOST_CHARACTERS`; a long one is translated in parts, see `LineReader`.
             params: the fields of `RequestParams`; those left out are the model's own (`ModelConfig.decode`).
 
         Raises:
@@ -97,7 +102,11 @@ class ServedTranslator(PythonModel):
                 ran out, 500 if no engine was asked for.
         """
         asked = _asked(self.usual | (params or {}))
-        tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
+        subword = self.translator.subword
+        reader = LineReader(subword, self.config.source, most_tokens(self.config, self.translator.most_positions))
+        lines = [reader.read(_checked(number, line)) for number, line in enumerate(model_input)]
+        for note in reader.notes():
+            _log.warning(note)
         # A wider beam gets smaller batches, so that it takes no more memory.
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
@@ -106,12 +115,15 @@ class ServedTranslator(PythonModel):
         wanted = DecodingRequest([self.directory], search, self.precision, scored=scored, shortlist=asked.shortlist)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
-                (found,) = translated(self._engine(asked.engine, wanted), [SourceChunk(tokens)], wanted, batch_tokens, ahead=0)
+                chunk = SourceChunk([part for line in lines for part in line.parts])
+                (results,) = translated(self._engine(asked.engine, wanted), [chunk], wanted, batch_tokens, ahead=0)
         except UserError as error:
             if error.__context__ and is_out_of_memory(error.__context__):  # There may be enough later.
                 raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
             own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
             raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
+        parts = iter(results)
+        found = [line.joined([*islice(parts, len(line.parts))]) for line in lines]
         if asked.nbest:
             return [[_scored(hypothesis) for hypothesis in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
@@ -134,19 +146,15 @@ class ServedTranslator(PythonModel):
                 self._ctranslate2 = {shortlist: replace(engine, shortlist=shortlist) for shortlist in (False, True)}
         return self._ctranslate2[wanted.shortlist]
 
-    def _tokens(self, number: int, line: str) -> list[int]:
-        if len(line) > MOST_CHARACTERS:
-            raise _too_long(number, len(line), "characters", MOST_CHARACTERS)
-        try:
-            line.encode()
-        except UnicodeEncodeError as error:  # JSON can write half of a pair.
-            raise Refused(f"inputs[{number}]: character {error.start + 1} is a lone surrogate, which is no text.") from None
-        tokens = self.translator.subword.encode(line)
-        learned = self.translator.model.most_positions
-        most = MOST_INPUT if learned is None else min(MOST_INPUT, learned - 1)
-        if len(tokens) - 1 > most:
-            raise _too_long(number, len(tokens) - 1, "tokens", most)
-        return tokens
+
+def _checked(number: int, line: str) -> str:
+    if len(line) > MOST_CHARACTERS:
+        raise Refused(f"inputs[{number}]: {len(line):,} characters, at most {MOST_CHARACTERS:,} are translated. Send its parts.")
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:  # JSON can write half of a pair.
+        raise Refused(f"inputs[{number}]: character {error.start + 1} is a lone surrogate, which is no text.") from None
+    return line
 
 
 def _asked(params: dict[str, Any]) -> RequestParams:
@@ -154,10 +162,6 @@ def _asked(params: dict[str, Any]) -> RequestParams:
         return validate_document(RequestParams, params, Path("params"))
     except UserError as error:
         raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
-
-
-def _too_long(number: int, count: int, unit: str, most: int) -> Refused:
-    return Refused(f"inputs[{number}]: {count:,} {unit}, at most {most:,} are translated. Split it into sentences.")
 
 
 def _scored(hypothesis: Hypothesis) -> Scored:

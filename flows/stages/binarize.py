@@ -31,4 +31,12 @@ def run(params: Params) -> str:
                 "Raise it.",
             )
     tokens = f"{train.source_tokens:,} source and {train.target_tokens:,} target tokens"
-    return f"{BINARIZED}: {train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"
+    pairs = f"{train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"
+    unknown = [_unknown(split, meta) for split, meta in written.items() if meta.source_unknown or meta.target_unknown]
+    return f"{BINARIZED}: {pairs}{'; characters that the vocabulary lacks: in ' if unknown else ''}{', '.join(unknown)}"
+
+
+def _unknown(split: str, meta: Meta) -> str:
+    """Return the shares of the sources and of the targets of a split with a character that the vocabulary lacks."""
+    source, target = ((lines or 0) / meta.pairs for lines in (meta.source_unknown, meta.target_unknown))
+    return f"{source:.2%} of the sources and {target:.2%} of the targets of {split}"

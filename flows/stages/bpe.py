@@ -56,9 +56,12 @@ def _copied_model(directory: Path, settings: Bpe) -> str:
         fault = f"{PARAMS_FILE}: bpe.init_from: {directory} holds no {SUBWORD_MODEL.name}"
         raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
     subword = Subword.load(directory / SUBWORD_MODEL.name)
-    if subword.lowercases != settings.lowercase:
-        made = f"{str(subword.lowercases).lower()} of {directory / SUBWORD_MODEL.name}"
-        raise configuration_error(f"{PARAMS_FILE}: bpe.lowercase: must be {made}, got {str(settings.lowercase).lower()}")
+    for key, made in (("lowercase", subword.lowercases), ("byte_fallback", subword.has_bytes)):
+        if made != getattr(settings, key):
+            wanted = f"{str(made).lower()} of {directory / SUBWORD_MODEL.name}"
+            raise configuration_error(f"{PARAMS_FILE}: bpe.{key}: must be {wanted}, got {str(not made).lower()}")
+    if not subword.reads_as(settings):
+        raise configuration_error(f"{PARAMS_FILE}: bpe.normalise: {directory / SUBWORD_MODEL.name} was learnt with other forms")
     if subword.vocab_size != settings.vocab_size:
         raise configuration_error(
             f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",

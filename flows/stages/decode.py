@@ -33,7 +33,7 @@ def run(params: Params) -> str:
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in splits_of(BINARIZED) if split != "train"}
         settings = params.decode.model_dump(exclude={"batch_tokens"})
-        write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator)})
+        write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator), "unknown": _unknown()})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
@@ -42,6 +42,12 @@ def _provenance(translator: Engine) -> dict[str, str]:
     """Return the day of the translations, and the model of the GPU or CPU that made them."""
     on_gpu = translator.device.type == "cuda" and torch.cuda.is_available()
     return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}
+
+
+def _unknown() -> dict[str, list[int | None]]:
+    """Return, by split, how many sources and targets have a character that the vocabulary lacks, and the number of pairs."""
+    metas = {split: read_meta(BINARIZED / split) for split in splits_of(BINARIZED) if (BINARIZED / split).is_dir()}
+    return {split: [meta.source_unknown, meta.target_unknown, meta.pairs] for split, meta in metas.items()}
 
 
 def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dict[str, float]:

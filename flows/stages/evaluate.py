@@ -14,9 +14,10 @@ from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
-from transformer_core.config import Machine, Params
+from transformer_core.config import Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
+from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
@@ -24,16 +25,16 @@ from transformer_core.files import read_numbers, sha256_of, write_json, write_te
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
-# Keys of statistics.json for the day and the machine of decoding, which are not settings.
-PROVENANCE = ("made", "machine")
+# Keys of statistics.json for the day and the machine of decoding, and of the text, which are not settings.
+PROVENANCE = ("made", "machine", "unknown")
 
 
 def run(params: Params) -> str:
     """Score the outputs, write score files, report and record, and print the table."""
-    scoring, began = scoring_of(params.download.task), time.monotonic()
+    scoring = scoring_of(params.download.task, tokenizer_of(params.download.target, params.evaluate.tokenize))
+    began = time.monotonic()
     report = gather(params, scoring)
-    seconds = {**report.seconds, "evaluate": time.monotonic() - began}
-    report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))
+    report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
     page = render(report, scoring)
     scores = scores_document(report, scoring)
     write_json(paths.SCORES, scores)
@@ -48,7 +49,7 @@ def run(params: Params) -> str:
 
 
 def gather(params: Params, scoring: Scoring) -> Report:
-    """Read the outputs of the earlier stages and score them; `run` adds this stage's own time and the cost.
+    """Read the outputs of the earlier stages and score them; `run` adds this stage's own time.
 
     Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
     cannot be scored, or look tokenised while evaluate.allow_tokenised is off. See also `read_manifest`.
@@ -78,7 +79,6 @@ def gather(params: Params, scoring: Scoring) -> Report:
         parameters=read_output(paths.TRAINING_METRICS)["parameters"],
         settings=params.model_dump(exclude={"machine"}),
         seconds=stage_seconds(params, model["training"]["seconds"]),
-        cost=None,
         decoding=read_output(DECODING),
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),
@@ -115,14 +115,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
     return Attended(index, attention_maps(model, subword, *pairs[index]))
-
-
-def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | None:
-    """Return the cost of the stages, of which a training in a work pool ran on all nodes; None without a price."""
-    if machine.price_per_hour is None:
-        return None
-    hours = sum((duration or 0) * (machine.training_nodes if stage == "train" else 1) for stage, duration in seconds.items()) / 3600
-    return hours * machine.price_per_hour
 
 
 def stage_seconds(params: Params, training: float) -> dict[str, float | None]:

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
@@ -21,13 +20,14 @@ import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
-from flows.record.registry import EVALUATION, address_of, card, decide, decision_of, register, registered_before
+from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
 from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
+from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
@@ -36,7 +36,7 @@ SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
-REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
+REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "sentencex", "torch")
 
 
 def run(params: Params) -> str:
@@ -51,7 +51,8 @@ def run(params: Params) -> str:
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, config = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG))
     task, trained = params.download.task, config.training.model_dump()
-    scoring, scores = scoring_of(task), read_scores(task)
+    scores = read_scores(task)
+    scoring = scoring_of(task, tokenizer_in(scores["signature"]))
     hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(trained)) or record_from_tables(params, trained)
@@ -71,8 +72,8 @@ def run(params: Params) -> str:
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
         decision = decided or decide(client, version, scoring, hypotheses, references)
-        # For what is kept: the alias may later be that of another version.
-        address, numbered = address_of(version, decision.alias), address_of(version, "")
+        numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
+        address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decided is None and decision.alias:
@@ -122,7 +123,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             name=LOGGED_NAME,
             python_model=str(SERVED_MODEL),
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
-            code_paths=[str(packed(Path(temporary)))],
+            code_paths=[str(Path(transformer_core.__file__).parent)],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
             input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
             pip_requirements=requirements(),
@@ -130,18 +131,6 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             tags=dict(tags),
         )
     return logged
-
-
-def packed(folder: Path) -> Path:
-    """Write the package of the models as two files into `folder`: MLflow uploads a file at a time, and the package has more than 150."""
-    source = Path(transformer_core.__file__).parent
-    package = folder / source.name
-    package.mkdir()
-    with ZipFile(package / "modules.zip", "w") as archive:
-        for file in sorted(file for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"):
-            archive.write(file, file.relative_to(source))
-    (package / "__init__.py").write_text("__path__ = [__file__.removesuffix('__init__.py') + 'modules.zip']\n", encoding="utf-8")
-    return package
 
 
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:

@@ -206,6 +206,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
         vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),
         source=meta.source,
         target=meta.target,
+        longest_source=int(open_split(paths.BINARIZED / "train").source.lengths.max()) - 1,
         training=Training(
             fingerprint=fingerprint,
             run=run,

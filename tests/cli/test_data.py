@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sacrebleu.tokenizers import tokenizer_ko_mecab
 
 from tests.cli.conftest import Call
 from transformer_core import recipes
@@ -24,7 +25,7 @@ def test_a_recipe_is_written_and_over_an_edited_one_if_forced(call: Call, tmp_pa
     (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
     assert call("recipe", "tatoeba") == (0, "params.yaml is the recipe tatoeba. Next: dvc repro\n", "")
-    follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
+    follows = "transformer-core data new NAME FILE [FILE]"  # The recipe alone names no corpus.
     assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")
     assert call("recipe", "multi30k").code == 0
     assert params.read_bytes() == recipes.read("multi30k").encode()
@@ -62,11 +63,13 @@ def own_files(tmp_path: Path) -> Path:
 
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
+    shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
-    assert call("data", "new", "mine", "text.en", "text.de") == (0, closing, "")
+    assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
-    assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
+    # Its few characters and words, and the bytes.
+    assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (377, True, "mine-en-de")
 
 
 @pytest.mark.parametrize(
@@ -84,9 +87,19 @@ def test_rules_that_count_words_are_off_for_a_language_without_spaces(call: Call
     write_lines(own_files / "text.xx", [line.format(number) for number in range(100)])
     done = call("data", "new", "mine", "text.en", "text.xx")
     clean = load_params(own_files / "params.yaml").clean
-    assert (done.code, clean.max_words, clean.max_ratio) == (0, *((None, None) if unspaced else (100, 3.0)))
-    rules = " xx: no spaces between words, so clean.max_words and clean.max_ratio are null. Next: dvc repro"
+    assert (done.code, clean.max_words, clean.max_ratio, clean.max_length_ratio) == (0, None if unspaced else 100, None, 2.5)
+    rules = " xx: no spaces between words, so clean.max_words is null. Next: dvc repro"
     assert (rules in done.out) == unspaced
+
+
+def test_a_target_whose_tokens_need_a_package_is_named_before_the_training(
+    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
+    write_lines(own_files / "text.ko", [f"개 {number}마리가 집에서 자고 있다." for number in range(100)])
+    done = call("data", "new", "mine", "text.en", "text.ko")
+    assert (done.code, done.out.count("\n")) == (0, 1)
+    assert "pip install 'sacrebleu[ko]'" in done.err
 
 
 def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: Path) -> None:
@@ -96,7 +109,7 @@ def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: 
     assert call("data", "new", "mine", "text.en", "text.zh").code == 0
     bpe = load_params(own_files / "params.yaml").bpe
     english = set("sentence 0123456789")
-    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4, 0.9995)
+    assert (bpe.vocab_size, bpe.character_coverage) == (2 * (1_000 + len(english)) + 256, 0.9995)
     train_subword([*lines, *(f"sentence {number}" for number in range(100))], own_files / "spm.model", bpe)
 
 
@@ -111,6 +124,13 @@ def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, o
         _, rest = (own_files / "corpora/mine.yaml").read_text(encoding="utf-8").split("valid:")
         assert entry_has in rest
         assert len(list(read_lines(own_files / "corpora/mine.test.pt"))) == 9
+
+
+def test_a_file_outside_of_the_project_is_named(call: Call, own_files: Path) -> None:
+    table = own_files.with_name("table.tsv")
+    table.write_text("".join(f"sentence {number}\tSatz {number}\n" for number in range(9)), encoding="utf-8")
+    done = call("data", "new", "mine", str(table), "--source-language", "en", "--target-language", "de_DE")
+    assert f"9 pairs of en and de; params.yaml trains on them. Another machine needs {table} at the same place" in done.out
 
 
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:

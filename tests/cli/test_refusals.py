@@ -70,6 +70,7 @@ REFUSALS = [
     ("estimate --preset base --rate 0", 78, "--rate: .* above 0, got '0'"),
     ("estimate --length 1000", 78, "--length: a micro-batch holds 640 tokens.* 1000"),
     ("recipe tatoeba", 78, r"params\.yaml: differs from every recipe and would be lost\. Keep a copy, then repeat with --force"),
+    (f"{NEW} text.en text.de text.en", 78, "text.en: a third file"),
     ("data new mine text.en text.de", 78, r"params\.yaml: differs from every recipe"),
     ("data new taken text.en text.de", 78, r"corpora/taken\.yaml: .* already\. .*transformer-core data update taken"),
     ("data new multi30k text.en text.de", 78, r"^multi30k: .* comes with the package\. Choose another name\.$"),

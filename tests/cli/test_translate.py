@@ -34,7 +34,7 @@ def translate(call: Call, model: Path) -> Call:
 
 
 def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Call) -> None:
-    done = translate(stdin="a cat\n\n  \na cat\nthe\x85dog\u2028sees\x0b\x0ca\rcat".encode())  # Only a line feed ends a line.
+    done = translate(stdin="a cat\n\n  \na cat\nthe\tdog\u2028sees\x0b\x0ca\rcat".encode())  # Only a line feed ends a line.
     assert (done.code, done.err) == (0, "")
     lines = done.out.split("\n")
     assert len(lines) == 6
@@ -91,19 +91,50 @@ def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
     raise AssertionError("still there")
 
 
-def test_a_line_longer_than_max_input_is_cut_and_the_others_come_out(translate: Call) -> None:
+def test_a_line_longer_than_max_input_is_translated_in_parts_and_the_others_come_out(translate: Call) -> None:
     stdin = b"a cat\n" + b"a cat sees the dog " * 2_000 + b"\nder Hund\n"
-    plain = translate(stdin=b"a cat\nder Hund\n").out.split("\n")
-    assert all(plain[:2])
-    cut = translate("--max-input", "20", stdin=stdin)
-    assert (cut.code, cut.out.count("\n"), cut.out.split("\n")[0::2]) == (0, 3, [plain[0], plain[1]])
-    assert re.fullmatch(r"line 2: \d\d,\d{3} tokens, cut to 20\n", cut.err)
+    plain = translate(stdin=b"a cat\nder Hund\na cat sees the dog\n").out.split("\n")
+    assert all(plain[:3])
+    parts = translate("--max-input", "18", stdin=stdin)
+    assert (parts.code, parts.out.count("\n"), parts.out.split("\n")[0::2]) == (0, 3, [plain[0], plain[1]])
+    assert parts.out.split("\n")[1].count(plain[2]) > 1_000
+    assert parts.err == (
+        "lines of more than 18 tokens, translated sentence by sentence: 1 of 3, the first is line 2; "
+        "a sentence was cut in 1 of 3, the first is line 2\n"
+    )
 
 
-def test_a_line_longer_than_the_learned_positions_is_cut_to_them(models: Path, call: Call) -> None:
-    done = call("translate", "--model", models / "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n")
+def test_a_line_longer_than_the_training_s_or_than_the_learned_positions_is_translated_in_parts(
+    models: Path, call: Call, model: Path, tmp_path: Path
+) -> None:
+    stdin = b"the dog\nthe dog sees a cat the dog sees a cat\n"
+    done = call("translate", "--model", models / "learned", stdin=stdin)
     assert (done.code, done.out.count("\n")) == (0, 2)
-    assert re.fullmatch(r"line 2: \d+ tokens, cut to 5\n", done.err)
+    assert done.err.startswith("lines of more than 5 tokens, translated sentence by sentence: 1 of 2, the first is line 2;")
+    trained = shutil.copytree(model, tmp_path / "trained")
+    write_json(trained / "config.json", read_json(trained / "config.json") | {"longest_source": 19})
+    done = call("translate", "--model", trained, stdin=stdin)
+    assert done.err.startswith("lines of more than 19 tokens, ")
+    assert done.out == call("translate", "--model", model, "--max-input", "19", stdin=stdin).out
+    assert done.out != call("translate", "--model", model, stdin=stdin).out
+
+
+def test_the_parts_of_a_line_have_one_prefix_and_one_list_of_translations(translate: Call, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_bytes(b"der Hund\n\n")
+    stdin = b"a cat sees the dog. the dog sees a cat.\na cat\n"
+    done = translate("--max-input", "20", "--prefixes", "prefixes", "--nbest", "--beam", "2", stdin=stdin)
+    rows = [line.split("\t") for line in done.out.split("\n")[:-1]]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert all(row[3].startswith("der Hund") for row in rows[:2])
+
+
+def test_unknown_characters_are_counted_and_named(translate: Call) -> None:
+    done = translate(stdin="a cat 😀\nthe {dog} 😀\nthe dog\n".encode())
+    assert (done.code, done.out.count("\n")) == (0, 3)
+    assert done.err == (
+        "lines with unknown characters, which are left out: 2 of 3, the first is line 1: 😀 (U+1F600) in 2, { (U+007B) in 1, "
+        "} (U+007D) in 1. Replace them, or train with bpe.byte_fallback: true.\n"
+    )
 
 
 def test_files_are_read_and_written_as_standard_input_and_output_are(translate: Call, tmp_path: Path) -> None:

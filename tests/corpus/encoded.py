@@ -9,7 +9,10 @@ from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import Meta
 from transformer_core.corpus.tokens.subword import Subword, train_subword
 
-BPE = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
+BPE = Bpe(
+    init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], byte_fallback=False,
+    lowercase=False, normalise=[],
+)  # fmt: skip
 
 
 def learnt_subword(lines: Iterable[str], path: Path, **settings: Any) -> Subword:

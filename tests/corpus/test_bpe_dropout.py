@@ -27,14 +27,18 @@ Segmenting = tuple[Subword, BpeDropout, list[GlobalBatch]]
 WORDS = ["horse", "horses", "sees", "seen", "other", "another", "there", "where", "nothing", "things", "singing", "bird"]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary, and 300 pairs of 1 to 40 words, few of them long, with targets in reverse, some of which have an unknown character."""
+@pytest.fixture(scope="module", params=[False, True], ids=["unknown", "bytes"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary, and 300 pairs of 1 to 40 words, few of them long.
+
+    Targets are in reverse, some with an unknown character or its bytes.
+    """
     made, random = tmp_path_factory.mktemp("corpus"), Random(1)
     sources = [" ".join(random.choices(WORDS, k=min(40, 1 + int(random.expovariate(1 / 6))))) for _ in range(300)]
     targets = [" ".join(source.split()[::-1]) + " 犬" * (number % 10 == 0) for number, source in enumerate(sources)]
     odd = " ".join(ODD.replace("\u2585", "").replace("犬", ""))
-    subword = learnt_subword([*sources, odd], made / "spm.model", vocab_size=130, user_symbols=SYMBOLS)
+    settings = {"vocab_size": 130 + 256 * request.param, "byte_fallback": request.param, "user_symbols": SYMBOLS}
+    subword = learnt_subword([*sources, odd], made / "spm.model", **settings)
     write_binarized(made, subword.encode_clean(sources), subword.encode_clean(targets), subword)
     return made
 

@@ -1,7 +1,10 @@
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given
@@ -11,13 +14,15 @@ from tests.clone import DATA
 from tests.refusals import refused
 from transformer_core.config import Clean
 from transformer_core.corpus import text
+from transformer_core.corpus.cleaning import rules
 from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, clean_corpus
 from transformer_core.corpus.cleaning.report import CleaningReport
 from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 
 OFF = Clean(
-    max_words=None, max_ratio=None, drop_copies=False, drop_foreign=False, drop_overlap=False, drop_duplicates=False,
-    drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
+    max_words=None, max_ratio=None, max_length_ratio=None, drop_copies=False, drop_foreign=False, drop_other_languages=False,
+    drop_overlap=False, drop_duplicates=False, drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
+    placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP, COPIES, DUPLICATES = (
@@ -121,6 +126,88 @@ STAYS = [
 def test_a_pair_within_the_bounds_of_a_rule_stays(tmp_path: Path, settings: Clean, held_out: list[Pair], pair: Pair) -> None:
     write_raw_pairs(tmp_path / "raw", [GOOD, pair], held_out)
     assert cleaned(tmp_path, settings)[1] == [GOOD, pair]
+
+
+LENGTHS = OFF.model_copy(update={"max_length_ratio": 2.5})
+OTHER = OFF.model_copy(update={"drop_other_languages": True})
+JAPANESE = [
+    ("My sister works in a small shop near the station.", "姉は駅の近くの小さな店で働いています。"),
+    ("The train was late again today.", "電車は今日もまた遅れた。"),
+    ("Please close the window before you leave.", "出かける前に窓を閉めてください。"),
+    ("I have never seen the sea.", "私は海を見たことがありません。"),
+    ("We bought bread, cheese and two bottles of milk.", "私たちはパンとチーズと牛乳を二本買いました。"),
+    ("He has been learning the piano for three years.", "彼は三年前からピアノを習っている。"),
+    ("Hi.", "こんにちは。"),
+]
+KOREAN = [
+    ("It's a full moon.", "보름달이야."),
+    ("The weather is fine today.", "오늘은 날씨가 좋다."),
+    ("My brother lives in Busan with his family.", "형은 가족과 함께 부산에 산다."),
+    ("Where can I buy a ticket?", "표는 어디에서 살 수 있나요?"),
+    ("She reads a book before she goes to bed.", "그녀는 자기 전에 책을 읽는다."),
+    ("I am looking for my glasses.", "안경을 찾고 있어요."),
+    ("I felt the same way.", "동감이야."),
+]
+
+
+@pytest.mark.parametrize("pairs", [JAPANESE, KOREAN], ids=["Japanese", "Korean"])
+def test_a_ratio_of_characters_far_from_the_median_is_dropped_in_any_script(tmp_path: Path, pairs: list[Pair]) -> None:
+    """Ratios of words drop the short Korean pairs and cannot be counted in Japanese."""
+    paragraph, answer = " ".join(source for source, _ in pairs[2:6]), "".join(target for _, target in pairs[2:6])
+    spoiled = [(paragraph, pairs[0][1]), (pairs[0][0], answer * 2)]
+    write_raw_pairs(tmp_path / "raw", [*pairs, *spoiled])
+    report, kept = cleaned(tmp_path, LENGTHS)
+    assert (kept, dropped(report)) == (pairs, {"length_ratio": 2})
+    assert report.examples == {"length_ratio": spoiled}
+
+
+@pytest.mark.skipif(not (DATA / "tatoeba_ja").exists(), reason="no Japanese sentences beside the repository (../shared/data/tatoeba_ja)")
+def test_spoiled_pairs_among_real_ones_are_dropped(tmp_path: Path) -> None:
+    """A short sentence beside four long ones; of the real pairs themselves it drops proverbs and the like, 51 of 55,639."""
+    with ZipFile(DATA / "tatoeba_ja/jpn-eng.zip") as zipped:
+        rows = [line.split("\t") for line in zipped.read("jpn.txt").decode().splitlines()]
+    Random(1).shuffle(rows)
+    pairs = [(source, target) for source, target, _ in rows]
+    short, long = [target for _, target in pairs if len(target) < 12], [source for source, _ in pairs if len(source) > 30]
+    spoiled = [(" ".join(long[4 * at : 4 * at + 4]), short[at]) for at in range(300)]
+    write_raw_pairs(tmp_path / "raw", [*pairs[:5_700], *spoiled])
+    report, kept = cleaned(tmp_path, LENGTHS)
+    assert kept == [pair for pair in kept if pair not in spoiled]
+    assert 300 <= report.dropped["length_ratio"] <= 310
+
+
+def test_words_that_both_sides_have_are_not_foreign(tmp_path: Path) -> None:
+    stays = [("UN is short for United Nations.", "UN は United Nations の略です。"), ("We are on Facebook.", "Facebookにいる")]
+    goes = [("Read this now.", "Read this today."), ("Look at that.", "こ See what is over there")]
+    write_raw_pairs(tmp_path / "raw", [*stays, *goes], JAPANESE)
+    report, kept = cleaned(tmp_path, FOREIGN)
+    assert (kept, dropped(report)) == (stays, {"foreign": 2})
+
+
+def test_a_side_that_is_surely_in_another_language_is_dropped(tmp_path: Path) -> None:
+    stays = [
+        ("The children are playing in the garden.", "Die Kinder spielen im Garten."),
+        ("Taxi?", "Hotel Berlin"),
+        ("1 + 1 = 2", "1 + 1 = 2"),
+    ]
+    goes = [
+        ("Die Kinder spielen heute im Garten.", "The children are playing in the garden today."),
+        ("The children are playing in the garden.", "Les enfants jouent dans le jardin de la maison."),
+    ]
+    write_raw_pairs(tmp_path / "raw", [*stays, *goes])
+    report, kept = cleaned(tmp_path, OTHER)
+    assert (kept, dropped(report)) == (stays, {"other_language": 2})
+
+
+def test_a_language_that_cannot_be_identified_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD], languages=("en", "qqq"))
+    (tmp_path / "clean").mkdir()
+    with refused(78, "clean.drop_other_languages: qqq is no language that py3langid knows"):
+        clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "qqq", OTHER)
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    monkeypatch.setattr(rules, "_identifier", rules._identifier.__wrapped__)
+    with refused(78, "py3langid is not installed.*pip install py3langid"):
+        clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "qqq", OTHER)
 
 
 def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> None:
@@ -297,3 +384,18 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
     assert report.examples["low_score"] == [pairs[number] for number in (2, 5, 8)]
     assert list(report.dropped)[-1] == "low_score"
+
+
+def test_a_share_of_the_training_pairs_gets_the_same_placeholder_on_both_sides_and_valid_and_test_none(tmp_path: Path) -> None:
+    train = [(f"Tom saw {number} dogs.", f"Tom sah {number} Hunde.") for number in range(1_000)] + [("I see.", "Ja.")]
+    write_raw_pairs(tmp_path / "raw", train)
+    settings = OFF.model_copy(update={"placeholders": 0.2})
+    _, changed = cleaned(tmp_path, settings)
+    assert cleaned(tmp_path, settings, "again", workers=2)[1] == changed
+    different = [(old, new) for old, new in zip(train, changed, strict=True) if old != new]
+    assert 140 < len(different) < 260  # Binomial with n = 1,001 and p = 0.2: mean 200, standard deviation 12.7; more than four either way.
+    for old, new in different:
+        sides = [set(after.split()) - set(before.split()) for before, after in zip(old, new, strict=True)]
+        assert all(sides), new
+        assert new[0].isprintable() or "\u200d" in new[0]
+    assert [*read_pairs(tmp_path / "clean/test.en", tmp_path / "clean/test.de")] == [GOOD]

@@ -184,13 +184,13 @@ def test_a_file_without_a_published_sum_must_have_the_locked_one(site: Site, tmp
 
 def write_table(side: Address, folder: Path, name: str = "raw") -> None:
     """Write the raw text of two columns of a table on the web."""
-    sides = {"en": side, "de": side.model_copy(update={"column": 2})}
+    sides = {"en": side, "de": side.model_copy(update={"column": "2"})}
     written_raw(reader_of(folder, Source(https=sides), lock=folder / "tiny.lock"), folder / name)
 
 
 def test_a_download_that_cannot_be_read_is_not_locked_and_the_line_says_how_to_fetch_it_again(site: Site, tmp_path: Path) -> None:
     """A server sends the page for its login, later the file."""
-    side = Address(url=f"{site.address}.gz", column=1)
+    side = Address(url=f"{site.address}.gz", column="1")
     site.content = b"<html>Log in</html>"
     with refused(65, f"damaged gzip file.* To fetch the files again, remove {tmp_path / 'downloads/tiny'}"):
         write_table(side, tmp_path)

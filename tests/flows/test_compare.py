@@ -65,8 +65,8 @@ def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: in
     sync(store())
 
 
-def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,), identity: str = "", **valid: float) -> None:
-    record = RunRecord(id=identity or fingerprint, tags={NAME: fingerprint, "fingerprint": fingerprint})
+def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,), identity: str = "", name: str = "", **valid: float) -> None:
+    record = RunRecord(id=identity or fingerprint, tags={NAME: name or fingerprint, "fingerprint": fingerprint})
     record.measure(20, valid, context="valid")
     for updates in ends:
         record.parameters = flatten({"train": {"warmup": warmup, "updates": updates}})
@@ -151,10 +151,11 @@ def test_a_repeated_training_has_the_evaluation_that_stage_evaluate_did_not_repe
     )
 
 
+LATEST = "The latest: 'row-1', 'evaluation-3', 'evaluation-2', 'evaluation-1', 'abc789'."
 REFUSED = [
-    ("nowhere", 78, "run 'nowhere': MLflow has no run of this id, name or fingerprint"),
-    ("a_c%3", 78, "run 'a_c%3': MLflow has no run of this id, name or fingerprint"),
-    ("", 78, "run '': MLflow has no run of this id, name or fingerprint"),
+    ("nowhere", 78, "run 'nowhere': MLflow has no run of this id, name or fingerprint. " + LATEST),
+    ("a_c%3", 78, "run 'a_c%3': MLflow has no run of this id, name or fingerprint. " + LATEST),
+    ("", 78, "run '': MLflow has no run of this id, name or fingerprint. " + LATEST),
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
@@ -162,6 +163,15 @@ REFUSED = [
      "Name two runs with the same test set."),
     ("row-1", 78, "run row-1: neither a training nor an evaluation. Name one of them, or one of its children in MLflow."),
 ]  # fmt: skip
+
+
+def test_a_name_matches_without_its_score_and_a_killed_run_only_if_no_finished_one_does(compare: Compare) -> None:
+    RunRecord(id="killed", tags={NAME: "mine, 4 layers", "fingerprint": "def456"}).end("KILLED")
+    sync(store())
+    train("abc123", name="54.00 BLEU, mine, 4 layers")
+    evaluate("evaluation-1", "abc123", BAD)
+    assert compare("mine", "abc").startswith("A is evaluation-1, of 54.00 BLEU, mine, 4 layers (")
+    assert compare("def456", "abc", code=65).startswith("run def456: ")
 
 
 def test_a_run_that_cannot_be_compared_is_one_line(compare: Compare) -> None:

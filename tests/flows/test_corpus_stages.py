@@ -140,7 +140,17 @@ def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path
     train, test = (read_meta(Path("data/binarized") / split) for split in ("train", "test"))
     assert (train.pairs, train.dropped_too_long) == (1, 1)
     assert (test.pairs, test.dropped_too_long) == (1, 0)
+    assert (test.source_unknown, test.target_unknown) == (0, 0)
     assert open_split(Path("data/binarized/test")).target[0].tolist() == [3]
+
+
+def test_the_lines_with_unknown_characters_are_counted_for_each_split(place: Path, prepared: Path) -> None:
+    take(prepared, "bpe")
+    write_pairs(place / "data/clean/test.en", place / "data/clean/test.de", [("the dog", "der Hund"), ("the {dog}", "der Hund")])
+    done = stage_here("binarize")
+    assert done.stdout.endswith("characters that the vocabulary lacks: in 50.00% of the sources and 0.00% of the targets of test\n")
+    test = read_meta(Path("data/binarized/test"))
+    assert (test.source_unknown, test.target_unknown) == (1, 0)
 
 
 def replace_german() -> None:

@@ -53,6 +53,7 @@ def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(eng
     assert statistics["machine"] == (torch.cuda.get_device_name() if on_gpu else cpu_name())
     assert (statistics["beam"], statistics["alpha"], statistics["test"]["lines"]) == (4, 1.0, 5)
     assert statistics["test"]["hypotheses_a_line"] == 17 / 5
+    assert statistics["unknown"] == {"valid": [0, 0, 5], "test": [0, 0, 5]}
     tokens, log_probability = statistics["test"]["target_tokens"], sum(one[0]["log_probability"] for one in lists)
     assert statistics["test"]["log_probability_a_token"] == pytest.approx(log_probability / tokens, abs=1e-4)
 

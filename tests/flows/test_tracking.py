@@ -14,9 +14,9 @@ from requests import HTTPError, Response
 from flows import tracking
 from flows.record import sending
 from flows.record.lineage import lineage
-from flows.record.run import RunRecord, read_record, records
+from flows.record.run import RunRecord, records
 from flows.record.sending import all_sent, background_sender, sync, unsent
-from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, run_link
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching
 from flows.record.store import tracking_uri
 from tests.clone import git
 from tests.flows.publishing import add_losses, points, recorded, training
@@ -169,23 +169,6 @@ def test_another_tracking_server_gets_the_whole_record(mlflow_store: str) -> Non
         assert points(connect(store)) == [(1, 1.0)]
 
 
-def test_a_training_resumed_in_another_clone_with_the_same_states_is_the_same_run(
-    client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRANSFORMER_STATE", str(tmp_path / "shared"))
-    recorded(losses=[1.0])
-    sync(mlflow_store)
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-    record = read_record("f00d")
-    assert record is not None
-    add_losses(record, [0.5], first=2)
-    record.end()
-    sync(mlflow_store)
-    assert points(client) == [(1, 1.0), (2, 0.5)]
-    assert len(all_runs(client)) == 1
-
-
 @pytest.mark.usefixtures("default_params")
 def test_the_command_sync_sends_again_what_mlflow_no_longer_has_and_status_lists_what_is_unsent(
     client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -319,12 +302,3 @@ def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_t
     assert (lineage()["git_dirty"], len(lineage()["git_commit"])) == ("false", 12)
     Path("params.yaml").write_text("a: 2\n", encoding="utf-8")
     assert lineage()["git_dirty"] == "true"
-
-
-def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> None:
-    recorded()
-    sync(mlflow_store)
-    run = training(client)
-    path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
-    assert run_link(mlflow_store, run) == f"http://127.0.0.1:5000{path}"
-    assert run_link("https://me:secret@mlflow.example/", run) == f"https://mlflow.example{path}"

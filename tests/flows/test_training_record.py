@@ -66,6 +66,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         assert f"{shown}: " in outputs[-1]
         assert end(start(folder / "published", "flows.stages", "publish")) == 69
         assert f"{shown} is unreachable: " in outputs[-1]
+        assert not (folder / "published/results/published.json").exists()
         os.killpg(server.pid, signal.SIGCONT)
         for _ in range(2):
             assert end(start(folder, "flows.tracking", "sync")) == 0, outputs
@@ -75,8 +76,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         yield folder, client, outputs
 
 
-def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_every_point_once(recorded: Recorded) -> None:
+def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_every_point_once(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, client, outputs = recorded
+    monkeypatch.chdir(folder)
     assert not any("Traceback" in output for output in outputs)
     (run,) = search(client, f"tags.fingerprint != '{FINGERPRINT}'")
     assert run.info.status == "FINISHED"

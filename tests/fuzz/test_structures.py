@@ -17,8 +17,8 @@ from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
 from transformer_core.cli import _parser
 from transformer_core.config import Params, resolve
+from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import Entry
-from transformer_core.corpus.sources.formats import unpack
 from transformer_core.errors import UserError, for_terminal
 from transformer_core.schema import validate_document
 from transformer_core.yaml_io import parse_yaml, yaml_text
@@ -43,8 +43,7 @@ COMMANDS = (
 )
 # Files of one stage that others read.
 OUTPUTS = {
-    name: json.loads(READERS[name].examples()[-1])
-    for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "checkpoint-model", "published", "scores")
+    name: json.loads(READERS[name].examples()[-1]) for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "scores")
 }
 
 

@@ -1,5 +1,6 @@
 """Readers of text: settings, catalogue, corpora and archives, translations, trees, records of stages."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -16,6 +17,7 @@ from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
 from flows.record.summary import Outcome, summarize, table_of
 from flows.stages.evaluate import for_dvc
+from tests.corpus import test_forms as forms
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.corpus.test_formats import tmx
 from tests.evaluation.test_report import a_report, page_with
@@ -25,9 +27,10 @@ from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
+from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, Source, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
-from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
+from transformer_core.corpus.sources.formats import Side, file_lines, file_pairs
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -45,6 +48,7 @@ _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)
 _TEXT = "".join(f"{line}\n" for line in _GERMAN).encode()
 _TABLE = "".join(f"{en}\t{de}\n" for en, de in zip(_ENGLISH, _GERMAN, strict=True)).encode()
 _TMX = tmx(list(zip(_ENGLISH, _GERMAN, strict=True)))
+_CSV = forms.table(forms.WITH_NAMES)
 _TREES = (
     b"( (S (NP-SBJ (PRP It))\n   (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n(S (NP (DT The) (NN dog)) (VP (VBZ barks)))\n(TOP (X (Y y)))\n"
 )
@@ -118,10 +122,10 @@ def _read_entry(data: bytes, folder: Path) -> None:
         load_entry(path)
 
 
-def _file_read(name: str, column: int | None = None) -> Read:
+def _file_read(name: str, column: str | None = None) -> Read:
     def read(data: bytes, folder: Path) -> None:
         (folder / name).write_bytes(data)
-        for _ in file_lines(folder / name, "de", column):
+        for _ in file_lines(Side(folder / name, "de", column)):
             pass
 
     return read
@@ -136,7 +140,7 @@ def _packed(suffix: str) -> Read:
         inside.mkdir(parents=True)
         try:
             members = unpack(archive, ["*a.en", "*a.de*"], inside)
-            for _ in file_pairs(members):
+            for _ in file_pairs(*map(Side, members)):
                 pass
         finally:
             outside = [path for path in folder.rglob("*") if inside not in (path, *path.parents) and path not in (archive, inside.parent)]
@@ -268,10 +272,18 @@ READERS: dict[str, Reader] = {
     "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
     "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
     "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
-    "table": Reader(_file_read("t.tsv", column=2), _fixed(_TABLE)),
+    "table": Reader(_file_read("t.tsv", column="2"), _fixed(_TABLE)),
+    "csv": Reader(_file_read("t.csv", column="text_de"), lambda: [_CSV, _CSV.decode().encode("utf-16")]),
+    "json-lines": Reader(_file_read("t.jsonl"), lambda: [forms.json_lines(forms.NESTED)]),
+    "parquet": Reader(_file_read("t.parquet"), lambda: [forms.PARQUET]),
+    "arrow": Reader(_file_read("t.arrow", column="translation.de"), lambda: [forms.arrow_bytes(forms.NESTED)]),
+    "xlsx": Reader(_file_read("t.xlsx"), lambda: [forms.xlsx(forms.WITH_NAMES)]),
     "tmx": Reader(_file_read("t.tmx"), _fixed(_TMX)),
+    "xliff": Reader(_file_read("t.xlf"), lambda: [forms.xliff(forms.PAIRS), forms.xliff_2(forms.PAIRS)]),
     "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
     "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
+    "bzip2": Reader(_file_read("t.de"), lambda: [bz2.compress(_TEXT)]),
+    "zstd": Reader(_file_read("t.de"), lambda: [forms.zstd(_TEXT)]),
     "tar": Reader(_packed(".tar"), _packed_examples("w", "w:gz", "w:xz")),
     "zip": Reader(_packed(".zip"), _packed_examples("zip")),
     "trees": Reader(_read_trees, _fixed(_TREES)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,10 +26,14 @@ def write_model(
     text: Sequence[str] = TEXT,
     training: Training = UNTRAINED,
     decode: Decode | None = None,
+    **settings: Any,
 ) -> Path:
-    """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it."""
+    """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it.
+
+    `settings` are those of the vocabulary.
+    """
     vocabulary = directory.parent / "spm.model"
-    subword = learnt_subword(text, vocabulary, vocab_size=len(model.output_weight))
+    subword = learnt_subword(text, vocabulary, vocab_size=len(model.output_weight), **settings)
     config = ModelConfig(
         model=model.size,  # type: ignore[arg-type]
         vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),

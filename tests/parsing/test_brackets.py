@@ -136,7 +136,7 @@ def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
     assert (f1.score.name, f1.baseline, f1.candidate) == ("F1", 50.0, pytest.approx(200 * 5 / 14))
     (gain,) = compared.gains
     assert (gain.line, gain.score_a, gain.score_b, gain.b) == (2, 50.0, 100.0, BARKS)
-    assert "* p < 0.05 by approximate randomisation, 1,000 trials: more than chance." in comparison_text(compared)
+    assert "* p < 0.05 by paired approximate randomisation, two-sided, 10,000 trials: more than chance." in comparison_text(compared)
     trees = ["( (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks))))", "(S (DT The) (NN dog) (VBZ barks))", ""]
     of_trees = side_by_side(SCORING, [FLAT] * 3, trees, [BARKS] * 3)  # Trees in brackets are read as symbols.
     assert of_trees == side_by_side(SCORING, [FLAT] * 3, [RIGHT, FLAT, ""], [BARKS] * 3)

@@ -29,7 +29,7 @@ def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_t
     before, after = [0] * 201, [0] * 201
     before[3:6], before[200] = [100, 600, 299], 1
     after[3:6] = [100, 500, 299]
-    (chart,) = length_charts({"lengths_in": {"de": before}, "lengths_out": {"de": after}})
+    (chart,) = length_charts({"lengths_in": {"de": before}, "lengths_out": {"de": after}}, {"de": "words"})
     assert chart.title == "Sentence lengths, de"
     places, levels = ["0", "1", "2", "3", "4", "5"], ["0", "100", "200", "300", "400", "500", "600"]
     ((alt, texts),) = pictures_of(chart.image)

@@ -4,8 +4,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 from transformer_core.cli.arguments import Commands, add_command
+from transformer_core.tasks import Tokenizer, task_of
 
 
 def add_to(commands: Commands) -> None:
@@ -28,19 +30,21 @@ def add_to(commands: Commands) -> None:
         help="reference translations, or for parsers a .tree file of gold trees",
     )
     parser.add_argument("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
+    parser.add_argument("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; warn on standard error if the references look tokenised or are normalised."""
+    from transformer_core.evaluation.bleu import tokenizer_of
     from transformer_core.evaluation.comparison import comparison_text, side_by_side
     from transformer_core.evaluation.scoring import read_aligned, scoring_of
-    from transformer_core.tasks import task_of
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
-    scoring = scoring_of(task_of(arguments.ref.suffix[1:]))
+    language = arguments.ref.suffix[1:]
+    scoring = scoring_of(task_of(language), tokenizer_of(language, arguments.tokenize))
     for warning in scoring.check_references(arguments.ref, references, True):
         print(warning, file=sys.stderr)
     compared = side_by_side(scoring, a, b, references, source[0] if source else None)

@@ -2,11 +2,16 @@
 
 import argparse
 import json
+import sys
 import textwrap
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_int
+from transformer_core.errors import UserError, configuration_error, for_terminal
+
+_SHOWN = 60
 
 
 def add_to(commands: Commands) -> None:
@@ -17,14 +22,19 @@ def add_to(commands: Commands) -> None:
     new = add_command(
         subcommands,
         "new",
-        "make a corpus from two aligned text files, and a params.yaml for it",
+        "make a corpus from two aligned text files or one table, and a params.yaml for it",
         "transformer-core data new letters letters.en letters.de",
     )
     new.add_argument("name", metavar="NAME", help="name of the corpus")
-    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv")
     new.add_argument(
-        "target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx or .tsv file"
+        "files",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
     )
+    new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
+    new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
     new.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
     new.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
     for split in ("valid", "test"):
@@ -33,7 +43,7 @@ def add_to(commands: Commands) -> None:
             f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
         )
         held_out.add_argument(
-            f"--{split}", metavar=("SOURCE_FILE", "TARGET_FILE"), nargs=2, type=Path, help=f"files of {split}; no pair is held out for it"
+            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
         )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new)
@@ -61,26 +71,40 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry
+    from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
+    from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
+    for files in filter(None, (arguments.files, arguments.valid, arguments.test)):
+        if len(files) > 2:
+            raise configuration_error(f"{files[2]}: a third file", "Name one file of each language, or one of both.")
     if not arguments.force:
         check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
     entry = new_entry(
         arguments.name,
-        arguments.source,
-        arguments.target,
+        *arguments.files,
+        source=arguments.source,
+        target=arguments.target,
         source_language=arguments.source_language,
         target_language=arguments.target_language,
-        valid=arguments.valid_lines or (arguments.valid and tuple(arguments.valid)),
-        test=arguments.test_lines or (arguments.test and tuple(arguments.test)),
+        valid=arguments.valid_lines or arguments.valid,
+        test=arguments.test_lines or arguments.test,
     )
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
-    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
-    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
+    for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
+        print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
+    try:
+        bleu_metric([], tokenizer_of(target))
+    except UserError as error:  # Stage evaluate would end with it, after the training.
+        print(error, file=sys.stderr)
+    rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words is null." if unspaced else ""
+    named = [file.path for sources in loaded.sources.values() for part in sources for file in (part.files or {}).values()]
+    outside = next((path for path in named if Path(path).is_absolute()), None)
+    moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""
+    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}")
     return 0
 
 

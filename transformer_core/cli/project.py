@@ -64,6 +64,6 @@ def run_recipe(arguments: argparse.Namespace) -> int:
         return 0
     recipes.write(recipes.read(arguments.name), PARAMS_FILE, force=arguments.force)
     # It names no corpus that exists.
-    follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE" if arguments.name == recipes.OWN_DATA else dvc_repro()
+    follows = "transformer-core data new NAME FILE [FILE]" if arguments.name == recipes.OWN_DATA else dvc_repro()
     print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: {follows}")
     return 0

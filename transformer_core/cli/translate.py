@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -32,11 +33,12 @@ from transformer_core.errors import UserError, configuration_error, writing
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from transformer_core.corpus.tokens.subword import TokenIds
     from transformer_core.decoding.beam import Search
     from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, EngineOption, SourceChunk
+    from transformer_core.decoding.lines import Line, LineReader
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
+    from transformer_core.models.directory import ModelConfig
 
 _STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
@@ -92,7 +94,12 @@ def add_to(commands: Commands) -> None:
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
-    add("--max-input", metavar="N", type=positive_int, help="a longer line is cut to N tokens (default: 1024)")
+    add(
+        "--max-input",
+        metavar="N",
+        type=positive_int,
+        help="a longer line is translated in parts: its sentences, cut to N tokens (default: the longest in training, at most 1024)",
+    )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
@@ -128,6 +135,8 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from transformer_core.decoding.engine import choose_engine, load_engine, translated
+    from transformer_core.decoding.lines import LineReader, most_tokens
+    from transformer_core.models.directory import CONFIG, read_config
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
@@ -135,7 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
-    asked, wanted = _completed(arguments)
+    config = read_config(arguments.model[0] / CONFIG)
+    asked, wanted = _completed(arguments, config)
     choice, threads = choose_engine(asked, wanted), torch.get_num_threads()
     engine = load_engine(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
     if arguments.verbose:
@@ -147,26 +157,30 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        chunks = _chunks(lines, at_once, engine, arguments.max_input, arguments.prefixes)
+        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input))
+        begun: deque[list[Line]] = deque()
+        chunks = _chunks(lines, at_once, reader, begun, arguments.prefixes, engine)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
-            for hypotheses in results:
-                _write(target, hypotheses, next(numbers), arguments)
+            found = iter(results)
+            for line in begun.popleft():
+                _write(target, line.joined([*islice(found, len(line.parts))]), next(numbers), arguments)
             target.flush()
+    for note in reader.notes():
+        print(note, file=sys.stderr)
     return 0
 
 
-def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRequest]":
+def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[EngineOption, DecodingRequest]":
     """Give options that were left out the values of the search with which the first model was scored, or else of the paper's.
 
     Returns:
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
-    from transformer_core.config import MOST_INPUT, PAPER_SEARCH
+    from transformer_core.config import PAPER_SEARCH
     from transformer_core.decoding.engine import DecodingRequest
-    from transformer_core.models.directory import CONFIG, read_config
+    from transformer_core.decoding.lines import most_tokens
 
-    scored = read_config(arguments.model[0] / CONFIG).decode
-    arguments.max_input = arguments.max_input or MOST_INPUT
+    scored = config.decode
     engine, precision = arguments.engine, arguments.precision
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
         if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
@@ -178,7 +192,7 @@ def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRe
         chosen_device(arguments.device),
         prefixes=arguments.prefixes is not None,
         scored=arguments.nbest or arguments.scores,
-        longest=arguments.max_input + arguments.max_extra,
+        longest=most_tokens(config, None, arguments.max_input) + arguments.max_extra,
         shortlist=arguments.shortlist,
     )
     asked: EngineOption = arguments.engine
@@ -225,29 +239,25 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threa
     print(f"engine {choice.engine}, {precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
 
 
-def _chunks(lines: Iterator[str], at_once: int, engine: "Engine", most: int, prefixes: Path | None) -> "Iterator[SourceChunk]":
-    """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
+def _chunks(
+    lines: Iterator[str], at_once: int, reader: "LineReader", begun: "deque[list[Line]]", prefixes: Path | None, engine: "Engine"
+) -> "Iterator[SourceChunk]":
+    """Yield the parts of up to `at_once` lines, and for the first of a line the beginning of its translation if there is a file of these.
+
+    The lines of each chunk are appended to `begun`.
+    """
     from transformer_core.decoding.engine import SourceChunk
 
-    numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
-    while chunk := list(islice(numbered, at_once)):
-        starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, engine)
-        yield SourceChunk([_cut(engine.subword.encode(line), number, most, engine) for number, line in chunk], starts)
+    while chunk := list(map(reader.read, islice(lines, at_once))):
+        begun.append(chunk)
+        starts: list[list[int]] | None = None
+        if beginnings is not None:
+            firsts = _starts(beginnings, len(chunk), prefixes, engine)
+            starts = [start for first, line in zip(firsts, chunk, strict=True) for start in [first, *[[]] * (len(line.parts) - 1)]]
+        yield SourceChunk([part for line in chunk for part in line.parts], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
-
-
-def _cut(tokens: "TokenIds", number: int, most: int, engine: "Engine") -> "TokenIds":
-    """Cut the token ids of a line to `most`, and to the model's positions, with a note on standard error."""
-    from transformer_core.decoding.translator import shortened
-
-    if engine.most_positions is not None:
-        most = min(most, engine.most_positions - 1)
-    if len(tokens) - 1 > most:
-        print(f"line {number:,}: {len(tokens) - 1:,} tokens, cut to {most:,}", file=sys.stderr, flush=True)
-        tokens = shortened(tokens, most)
-    return tokens
 
 
 def _search(arguments: argparse.Namespace) -> "Search | Sampling":

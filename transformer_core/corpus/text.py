@@ -7,7 +7,7 @@ With them, one side would have more lines than the other, and every pair after t
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
@@ -36,6 +36,7 @@ _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
 _MOST_IN_A_WORD = 5
+_LINES_LOOKED_AT = 1000
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
 # undefined.
@@ -76,6 +77,11 @@ def length_in_words(text: str) -> int:
     """Return the number of words, split at white space; of text without spaces between words the number of characters."""
     words = text.split()
     return sum(map(len, words)) if lacks_spaces(text) else len(words)
+
+
+def unit_of_length(lines: Sequence[str]) -> str:
+    """Return what `length_in_words` counts in most lines like these: words, or characters."""
+    return "characters" if lacks_spaces(" ".join(lines[:_LINES_LOOKED_AT])) else "words"
 
 
 def with_single_spaces(text: str) -> str:
@@ -121,7 +127,7 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode_line(line, path, number)
 
 
-def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode the file as UTF-8.") -> str:
+def decode_line(line: bytes, path: Path, number: int | str, remedy: str = "Re-encode the file as UTF-8.") -> str:
     """Decode line `number` (from 1) of the file at `path`.
 
     Raises `UserError` (65): not valid UTF-8. The column counts characters, from 1.

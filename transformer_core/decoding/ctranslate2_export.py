@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -84,8 +85,7 @@ def _vocabulary_map(shortlist: Shortlist, pieces: list[str]) -> Iterator[str]:
     yield "\t" + " ".join(pieces[token] for token in shortlist.frequent)
     for token, piece in enumerate(pieces):
         targets = shortlist.targets[shortlist.starts[token] : shortlist.starts[token + 1]]
-        if len(targets):
-            yield f"{piece}\t" + " ".join(pieces[target] for target in targets)
+        yield f"{piece}\t" + " ".join(pieces[target] for target in np.union1d(targets, token))
 
 
 def _check_free(out: Path) -> None:

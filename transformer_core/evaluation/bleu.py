@@ -1,5 +1,6 @@
 """BLEU and TER by sacreBLEU, which validations in training, the scores of stage evaluate and comparisons share."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import is_unspaced, lacks_spaces, normalise, with_single_spaces
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
 # Added to the signature of a score whose references were normalised.
 NORMALISED = "|ref:normalised"
@@ -15,15 +17,40 @@ MOST_TER_WORDS = 200
 _LINES_LOOKED_AT = 1000
 # Chinese text has few characters of other scripts without spaces, and half of Japanese text is kana.
 _CHINESE_SHARE = 0.9
+# sacreBLEU's tokenisers for languages that its default does not split into words; WMT uses them.
+_TOKENIZERS = {
+    code: name for name, codes in {"zh": "zh zho cmn", "ja-mecab": "ja jpn", "ko-mecab": "ko kor"}.items() for code in codes.split()
+}
 
 
-def bleu_metric(references: Sequence[str]) -> BLEU:
-    """Return cased BLEU with the tokeniser for these references; its signature names it.
+def tokenizer_of(language: str, wanted: str | None = None) -> str:
+    """Return the name of sacreBLEU's tokeniser for text in a language: the wanted one, else that of WMT; empty if the text decides."""
+    return wanted or _TOKENIZERS.get(re.split("[-_]", language.lower())[0], "")
+
+
+def tokenizer_in(signature: str) -> str:
+    """Return the name of the tokeniser in a signature of sacreBLEU; empty if there is none."""
+    found = re.search(r"\|tok:(ja-mecab|ko-mecab|[^|]+)", signature)
+    return found[1] if found else ""
+
+
+def bleu_metric(references: Sequence[str], tokenizer: str = "") -> BLEU:
+    """Return cased BLEU with a tokeniser of sacreBLEU, or else with that for these references; its signature names it.
 
     sacreBLEU's default, 13a, splits at spaces and punctuation. References without spaces between words are split into characters: Chinese
-    by sacreBLEU's `zh`, others by `char`, because its tokenisers for them need dictionaries. `force` turns off its warning about text that
-    looks tokenised, which stage evaluate refuses.
+    by sacreBLEU's `zh`, others by `char`. `force` turns off its warning about text that looks tokenised, which stage evaluate refuses.
+
+    Raises `UserError`: 78, the tokeniser's packages are not installed; 69, its model cannot be downloaded.
     """
+    if tokenizer:
+        try:
+            return BLEU(tokenize=tokenizer, force=True)
+        except RuntimeError:
+            remedy = f"Install them with: pip install 'sacrebleu[{tokenizer[:2]}]'. Or set evaluate.tokenize: char"
+            raise configuration_error(f"evaluate.tokenize: {tokenizer} needs packages that are not installed", remedy) from None
+        except (OSError, SystemExit) as error:
+            message = f"evaluate.tokenize: the model of {tokenizer} cannot be downloaded ({first_line(error)})"
+            raise UserError(message, "Try again, or choose another tokeniser.", ExitCode.UNAVAILABLE) from None
     if not references_lack_spaces(references):
         return BLEU(force=True)
     unspaced = [character for character in _sample(references) if is_unspaced(character)]
@@ -60,13 +87,13 @@ def references_lack_spaces(references: Sequence[str]) -> bool:
     return lacks_spaces(_sample(references))
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: Sequence[str] | None = None) -> float:
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: Sequence[str] | None = None, tokenizer: str = "") -> float:
     """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`).
 
-    `deciding` are the references that decide on the tokens; None for `references`.
+    `deciding` are the references that decide on the tokens, unless a tokeniser is named; None for `references`.
     """
     references, _ = as_outputs(references)
-    metric = bleu_metric(references if deciding is None else as_outputs(deciding)[0])
+    metric = bleu_metric(references if deciding is None else as_outputs(deciding)[0], tokenizer)
     found: float = metric.corpus_score(hypotheses, [references]).score
     return found
 

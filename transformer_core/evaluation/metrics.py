@@ -6,6 +6,7 @@ Hypotheses and references are detokenised text, one sentence per line, with one 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, references_lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
-from transformer_core.evaluation.significance import RESAMPLES, compare, interval
+from transformer_core.evaluation.significance import TEST, compare, interval
 from transformer_core.tasks import TRANSLATION
 
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
@@ -29,19 +30,19 @@ TOKENISED_SHARE = 0.1
 
 
 _TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
-# Each score's metric, which depends on the references.
-_METRICS: dict[Score, Callable[[Sequence[str]], Metric]] = {
+# Each score's metric, given the references and the tokeniser of BLEU.
+_METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
     Score(TRANSLATION.key, TRANSLATION.score, has_interval=True): bleu_metric,
-    Score("chrf", "chrF2", has_interval=True): lambda _references: CHRF(),
-    _TER: ter_metric,
+    Score("chrf", "chrF2", has_interval=True): lambda _references, _tokenizer: CHRF(),
+    _TER: lambda references, _tokenizer: ter_metric(references),
 }
 
 
-def _metrics(deciding: Sequence[str], *texts: Sequence[str]) -> Iterator[tuple[Score, Metric]]:
+def _metrics(deciding: Sequence[str], tokenizer: str, *texts: Sequence[str]) -> Iterator[tuple[Score, Metric]]:
     """Yield the scores and their metrics for these references, TER only if no line of the texts is too long for it (`has_ter`)."""
     for score, metric in _METRICS.items():
         if score is not _TER or has_ter(*texts):
-            yield score, metric(deciding)
+            yield score, metric(deciding, tokenizer)
 
 
 def _folded(text: str) -> str:
@@ -63,7 +64,12 @@ _SHARES: dict[Score, Callable[[str, str, str], bool]] = {
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = (), deciding: Sequence[str] | None = None
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    named: Sequence[str] = (),
+    deciding: Sequence[str] | None = None,
+    tokenizer: str = "",
 ) -> Scores:
     """Return the scores of a set, their intervals, and BLEU of Moses' tokens.
 
@@ -74,6 +80,7 @@ def score(
         language: language of the sentences; used only by the BLEU of Moses' tokens.
         named: names of further scores, see `moses_bleu.PUBLISHED`.
         deciding: the references that decide on the tokens, for all sets of an evaluation alike; None for `references`.
+        tokenizer: the tokeniser of BLEU; empty: the references decide.
 
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
@@ -82,14 +89,14 @@ def score(
     deciding = references if deciding is None else deciding
     values: dict[str, float] = {}
     signatures: dict[str, str] = {}
-    for declared, metric in _metrics(deciding, hypotheses, references):
+    for declared, metric in _metrics(deciding, tokenizer, hypotheses, references):
         values |= zip(declared.keys, interval(metric, hypotheses, references), strict=True)
         signatures[declared.key] = f"{metric.get_signature()}{NORMALISED if changed else ''}"
     wanted = {name.replace("-", "_") for name in named} | (set() if references_lack_spaces(deciding) else {PAPER_BLEU.key})
     for published, computed in PUBLISHED.items():
         if published.key in wanted:
             values[published.key], signatures[published.key] = computed(hypotheses, references, language)
-    bleu = bleu_metric(deciding).corpus_score(hypotheses, [references])
+    bleu = bleu_metric(deciding, tokenizer).corpus_score(hypotheses, [references])
     parts = {
         "brevity_penalty": bleu.bp,
         "length_ratio": bleu.ratio,
@@ -113,12 +120,13 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
 
 
 def score_sets(
-    sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any]
+    sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any], tokenizer: str = ""
 ) -> dict[str, Scores]:
     """Return the scores of all sets. The references of test decide on the tokens of all, as in stage publish: one signature for all."""
     outputs, expected = sets["test"]
     deciding, _ = as_outputs(expected)
-    found = {split: score(*of_set, manifest["target"], manifest.get("metrics", []), deciding) for split, of_set in sets.items()}
+    named = manifest.get("metrics", [])
+    found = {split: score(*of_set, manifest["target"], named, deciding, tokenizer) for split, of_set in sets.items()}
     return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
 
 
@@ -128,10 +136,10 @@ def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[flo
     return [metric.sentence_score(output, [reference]).score for output, reference in zip(outputs, references, strict=True)]
 
 
-def comparisons(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Iterator[Comparison]:
+def comparisons(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str], tokenizer: str = "") -> Iterator[Comparison]:
     """Yield the comparison by BLEU, chrF2 and, unless a line is too long (`has_ter`), TER."""
     texts, changed = as_outputs(references)
-    for declared, metric in _metrics(references, baseline, candidate, references):
+    for declared, metric in _metrics(references, tokenizer, baseline, candidate, references):
         found = compare(declared, metric, baseline, candidate, texts)
         yield replace(found, signature=f"{found.signature}{NORMALISED if changed else ''}")
 
@@ -156,6 +164,16 @@ def check_references(path: Path, references: Sequence[str], allow_tokenised: boo
         yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
 
 
+def with_tokenizer(name: str) -> Scoring:
+    """Return the scoring with a tokeniser of BLEU; empty: the references decide."""
+    return replace(
+        SCORING,
+        score_sets=partial(score_sets, tokenizer=name),
+        main_score=partial(corpus_bleu, tokenizer=name),
+        comparisons=partial(comparisons, tokenizer=name),
+    )
+
+
 SCORING = Scoring(
     task=TRANSLATION,
     scores=tuple(_METRICS),
@@ -163,6 +181,7 @@ SCORING = Scoring(
     shares=tuple(_SHARES),
     score_sets=score_sets,
     main_score=corpus_bleu,
+    with_tokenizer=with_tokenizer,
     sentence_scores=sentence_chrf,
     of_sentences="chrF2",
     # Words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space.
@@ -171,5 +190,5 @@ SCORING = Scoring(
     check_references=check_references,
     outputs="translations",
     purpose="Translates **{source}** to **{target}**, one sentence a line.",
-    test=f"paired bootstrap, {RESAMPLES:,} resamples",
+    test=TEST,
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transformer_core.corpus.text import length_in_words
+from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.examples import Example, GroupScore
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Scores, Scoring
@@ -53,7 +53,6 @@ class Report:
         parameters: number of the model's parameters.
         settings: the sections of params.yaml.
         seconds: duration of each stage; None if its outputs came from a cache.
-        cost: cost of these durations; None if there is no price.
         decoding: settings, speed, day and machine of decoding; older ones have neither day nor machine.
         updates: a row of numbers for each logged update, and `validation` for each validation.
         scores: scores by split; the headline shows "test".
@@ -70,7 +69,6 @@ class Report:
     parameters: int
     settings: Mapping[str, Mapping[str, Any]]
     seconds: Mapping[str, float | None]
-    cost: float | None
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
@@ -88,7 +86,8 @@ class Report:
 
 def render(report: Report, scoring: Scoring) -> str:
     """Return the report as an HTML document."""
-    test = report.scores["test"]
+    test, unit = report.scores["test"], unit_of_length(report.sources)
+    units = {report.manifest["source"]: unit, report.manifest["target"]: unit_of_length(report.references)}
     return page(
         f"{scoring.task.name}.html",
         scoring.package,
@@ -98,7 +97,8 @@ def render(report: Report, scoring: Scoring) -> str:
         score=scoring.task.score,
         main_score=test.values[scoring.task.key],
         charts=training_charts(report.updates, report.validation, scoring.task.score),
-        length_charts=length_charts(report.cleaning),
+        unit=unit,
+        length_charts=length_charts(report.cleaning, units),
         attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
         exact=sum(report.right),
     )
@@ -108,4 +108,4 @@ def render_sentences(report: Report, scoring: Scoring) -> str:
     """Return a table of all sentences."""
     lengths = map(length_in_words, report.sources)
     rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, strict=True)
-    return page("sentences.html", manifest=report.manifest, scoring=scoring, rows=rows)
+    return page("sentences.html", manifest=report.manifest, scoring=scoring, unit=unit_of_length(report.sources), rows=rows)

@@ -107,6 +107,7 @@ class Scoring:
         comparisons: yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
         check_references: yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65):
             a line cannot be scored.
+        with_tokenizer: returns the scoring with a tokeniser of sacreBLEU; None if the task has no tokens.
         purpose: what a model does, with {source} and {target} for the languages.
         package: the package whose folder `templates` has the report's template, NAME OF THE TASK.html.
         marks_words: whether pages mark the words in which an output and its reference differ.
@@ -130,14 +131,15 @@ class Scoring:
     published: tuple[Score, ...] = ()
     package: str = "transformer_core.evaluation"
     marks_words: bool = True
+    with_tokenizer: Callable[[str], Scoring] | None = None
     as_scored: Callable[[str], str] = str
     as_shown: Callable[[str, str], str] = lambda output, _: output
 
 
-def scoring_of(task: Task) -> Scoring:
-    """Return the scoring of a task."""
+def scoring_of(task: Task, tokenizer: str = "") -> Scoring:
+    """Return the scoring of a task, for translations with a tokeniser of sacreBLEU if one is named."""
     found: Scoring = load(task.scoring)
-    return found
+    return found.with_tokenizer(tokenizer) if tokenizer and found.with_tokenizer else found
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from transformer_core.errors import UserError
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
-from transformer_core.evaluation.significance import RESAMPLES, SEED
+from transformer_core.evaluation.significance import RESAMPLES, SEED, TEST, TRIALS, compared
 from transformer_core.parsing.brackets import bracket_counts, corpus_f1, f1
 from transformer_core.parsing.task import TASK
 from transformer_core.parsing.trees import TREE_EXAMPLE, bracketed, leaves, linearised, read_tree, repaired
@@ -47,22 +47,11 @@ def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
 
 
 def comparisons(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Iterator[Comparison]:
-    """Yield the comparison by F1.
-
-    The p-value is by approximate randomisation (Noreen 1989): the share of trials in which swapping the two outputs of random sentences
-    gives a difference at least as large.
-    """
+    """Yield the comparison by F1."""
     if not len(baseline) == len(candidate) == len(golds) > 0:
         raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
     first, second = (bracket_counts(outputs, golds) for outputs in (baseline, candidate))
-    before, after = (float(f1(counts.sum(0))) for counts in (first, second))
-    gains, random = second - first, np.random.default_rng(SEED)
-    moved = np.array([gains[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
-    differences = f1(second.sum(0) - moved) - f1(first.sum(0) + moved)
-    # The tolerance absorbs rounding, so that equal differences compare as equal.
-    extreme = int((np.abs(differences) >= abs(after - before) - 1e-9).sum())
-    p_value = (extreme + 1) / (RESAMPLES + 1) if after != before else 1.0
-    yield Comparison(_F1, before, after, p_value, f"{SIGNATURE}|ar:{RESAMPLES}|seed:{SEED}")
+    yield compared(_F1, first, second, f1, f"{SIGNATURE}|ar:{TRIALS}|seed:{SEED}")
 
 
 def check_references(path: Path, golds: Sequence[str], _allow_tokenised: bool) -> Iterator[str]:
@@ -105,7 +94,7 @@ SCORING = Scoring(
     check_references=check_references,
     outputs="trees",
     purpose="Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md).",
-    test=f"approximate randomisation, {RESAMPLES:,} trials",
+    test=TEST,
     package="transformer_core.parsing",
     marks_words=False,  # A gold tree and an output are written differently, and words would never mark a closing bracket.
     as_scored=as_symbols,

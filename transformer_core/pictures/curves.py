@@ -51,17 +51,18 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     ]
 
 
-def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
-    """Draw the number of training sentences by number of words, before and after cleaning, for each language."""
+def length_charts(cleaning: Mapping[str, Any], units: Mapping[str, str]) -> list[Chart]:
+    """Draw the number of training sentences by length, before and after cleaning, for each language in its unit: words or characters."""
     import pandas as pd
 
     charts = []
     for language, counts in cleaning["lengths_in"].items():
         before, after = pd.Series(counts, dtype=float), pd.Series(cleaning["lengths_out"][language], dtype=float)
         shown = int((before.cumsum() < SHARE_SHOWN * before.sum()).sum()) + 1
-        note = f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn."
+        unit = units.get(language, "words")
+        note = f"Training sentences by their {unit}; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn."
         series = {"before cleaning": before[:shown], "after": after[:shown]}
-        charts.append(line_chart(f"Sentence lengths, {language}", note, series, "sentences", unit="words"))
+        charts.append(line_chart(f"Sentence lengths, {language}", note, series, "sentences", unit=unit))
     return charts
 
 

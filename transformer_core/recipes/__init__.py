@@ -24,7 +24,7 @@ DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
-_LEAST_VOCABULARY = 400
+_LEAST_VOCABULARY, _BYTES = 400, 256
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/improve.md). A training takes as long as with own-data.
 _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
@@ -79,24 +79,26 @@ def description(name: str) -> str:
     return re.split(r"(?<! al)\. ", comment)[0].removesuffix(".")  # Not after "et al."
 
 
-def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, *, count_words: bool = True) -> str:
-    """Fill in the recipe own-data for a corpus of that many pairs and different characters.
+def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, words: int, *, count_words: bool = True) -> str:
+    """Fill in the recipe own-data for a corpus of that many pairs and different characters and words.
 
-    The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt, and a
-    text has a limited number of different strings. A vocabulary below the lower bound would not hold the characters and some longer
-    strings: Chinese, Japanese and Korean have thousands of characters. With fewer than 50,000 pairs the model is narrower.
+    The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt. At least
+    half of it are longer strings than a character: Chinese, Japanese and Korean have thousands of characters. At most it is what
+    SentencePiece surely makes of the text: the characters and the words. Bytes come in addition. With fewer than 50,000 pairs the model
+    is narrower.
 
     Args:
-        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
-            rarest characters be unknown.
+        count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words.
     """
     document = _document(OWN_DATA)
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
-        document["clean"].update(max_words=None, max_ratio=None)
-        document["bpe"]["character_coverage"] = 0.9995
-    least = max(_LEAST_VOCABULARY, 5 * characters // 4)
-    document["bpe"]["vocab_size"] = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
+        document["clean"]["max_words"] = None
+    largest = document["bpe"]["vocab_size"]
+    wanted = min(max(_LEAST_VOCABULARY, 2 * characters, pairs // 4), largest)
+    if count_words:
+        wanted = min(wanted, max(characters + words, 5 * characters // 4))
+    document["bpe"]["vocab_size"] = min(wanted + _BYTES, largest)
     if pairs < _FEW_PAIRS:
         for section, settings in _FOR_FEW_PAIRS.items():
             document[section].update(settings)
@@ -107,12 +109,12 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
 def for_entry(entry: Path) -> str:
     """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
     from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
-    from transformer_core.corpus.sources.local_corpus import languages_without_spaces, number_of_characters
+    from transformer_core.corpus.sources.local_corpus import languages_without_spaces, number_of_strings
 
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     count_words = not languages_without_spaces(entry)
-    return for_own_data(loaded.name, source, target, pairs, number_of_characters(entry), count_words=count_words)
+    return for_own_data(loaded.name, source, target, pairs, *number_of_strings(entry), count_words=count_words)
 
 
 def check_unedited(path: Path) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.config import Clean
+from transformer_core.corpus.cleaning.placeholders import with_placeholders
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
 from transformer_core.corpus.text import (
@@ -27,7 +28,9 @@ from transformer_core.corpus.text import (
     read_chunks,
     read_lines,
     read_pairs,
+    read_raw_lines,
     splits_of,
+    write_lines,
     write_pairs,
 )
 from transformer_core.errors import UserError
@@ -74,13 +77,14 @@ def clean_corpus(
     splits = {split: _repair_split(raw, folder, split, source, target, task) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (
-        EvaluationSide.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}"))
+        EvaluationSide.of(language, (line for split in held_out for line in read_lines(folder / f"{split}.{language}")))
         for language in (source, target)
     )
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
-    work = _Work(settings, *paths, sources, targets, task, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, rules(settings, sources, targets))
+    median = None if settings.max_length_ratio is None else _median_ratio(*paths)
+    work = _Work(settings, *paths, sources, targets, median, task, frozenset(tags))
+    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, rules(settings, sources, targets, median))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -100,6 +104,14 @@ def without_tag(source: str, tags: Collection[str]) -> str:
     """Return a source sentence without the tag at its beginning, if it has one of these."""
     first, _, rest = source.partition(" ")
     return rest if first in tags else source
+
+
+def _median_ratio(source: Path, target: Path) -> float | None:
+    """Return the median ratio of a source's characters to its target's; None if no pair has text on both sides."""
+    lines = zip(read_raw_lines(source), read_raw_lines(target), strict=False)  # Their number is checked later.
+    lengths = ([len(line.decode(errors="replace")) for line in pair] for pair in lines)
+    ratios = np.fromiter((left / right for left, right in lengths if left and right), np.float32)
+    return float(np.median(ratios)) if len(ratios) else None
 
 
 def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str, task: Task) -> SplitReport:
@@ -168,12 +180,13 @@ class _Work:
     target_path: Path
     source: EvaluationSide
     target: EvaluationSide
+    median: float | None
     task: Task
     tags: frozenset[str]
 
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
-        asked = rules(self.settings, self.source, self.target)
+        asked = rules(self.settings, self.source, self.target, self.median)
         part = _Part(np.zeros((len(chunk.source), 2), np.uint8), np.zeros(len(chunk.source), np.bool_))
         kept: list[Pair[str]] = []
         for index, raw_pair in enumerate(map(Pair, chunk.source, chunk.target)):
@@ -224,7 +237,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst = settings.drop_worst
+        self._drop_worst, self._placeholders = settings.drop_worst, settings.placeholders
         scored = [LOW_SCORE] if settings.drop_worst else []
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
@@ -265,6 +278,12 @@ class _Train:
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
+        if self._placeholders:
+            plain = [path.rename(everything) for path, everything in zip(self._paths, self._all, strict=True)]
+            for side, path in enumerate(self._paths):
+                write_lines(path, (pair[side] for pair in with_placeholders(read_pairs(*plain), self._placeholders)))
+            for path in plain:
+                path.unlink()
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field, HttpUrl, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, TypeAdapter
 
 from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
-from transformer_core.schema import Count, Language, Name, NonNegativeInt, PositiveInt, Section, combined_error, validate_document
+from transformer_core.schema import Count, Language, Name, NonNegativeInt, Section, combined_error, validate_document
 from transformer_core.tasks import TREES
 from transformer_core.yaml_io import read_yaml
 
@@ -47,36 +47,40 @@ def _check_address(url: str) -> str:
     return url
 
 
+# A number in YAML is one in text, too.
+Column = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=r"^0*[^0\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}$", description="a column's number, from 1, or its name"),
+]
+
 FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
 
 TreePattern = Annotated[Name, AfterValidator(_check_path), Field(description="a file of bracketed trees, or a pattern with * and ?")]
 
 
-class LocalFile(Section):
-    """The file of one language; some formats hold several languages in one file (see `formats.file_lines`).
+class Part(Section):
+    """The sentences of one language, in a file that may hold other languages, too: see `formats.Side`."""
 
-    A relative path starts at the entry's folder. `column` is a column of tab-separated text, counted from 1.
-    """
+    sha256: Sha256 | None = None
+    member: Name | None = None
+    column: Column | None = None
+
+
+class LocalFile(Part):
+    """A file; a relative path starts at the entry's folder."""
 
     path: FilePath
-    sha256: Sha256 | None = None
-    column: PositiveInt | None = None
 
 
-class Address(Section):
-    """A file on the web, in the formats of a `LocalFile`. If no sum is given, the sum of the first complete download is locked.
-
-    `member` is a pattern (*, ?) that matches the path of one file in a tar or zip archive at that address.
-    """
+class Address(Part):
+    """A file on the web. If no sum is given, the sum of the first complete download is locked."""
 
     url: Annotated[
         str,
         AfterValidator(_check_address),
         Field(pattern=r"^https?://[^\s/]", max_length=2_000, description="an address that begins with https:// or http:// and a host"),
     ]
-    sha256: Sha256 | None = None
-    member: Name | None = None
-    column: PositiveInt | None = None
 
 
 class Translated(Section):
@@ -114,7 +118,7 @@ class Source(Section):
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
 
-    files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
+    files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256, member, column")] | None = None
     https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None

@@ -1,170 +1,113 @@
-"""Sentences of files in several formats: text, tab-separated tables, translation memories (TMX); archives."""
+"""Sentences in files of any form: text, tables, translation memories, packed or in an archive. The content tells the form, not the name."""
 
-import errno
-import fnmatch
-import shutil
-import stat
-import struct
-import tarfile
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
-from xml.etree import ElementTree
+from tempfile import TemporaryDirectory
 
-from transformer_core.compressed import DAMAGED, decompressed, most_bytes, open_decompressed, too_large
-from transformer_core.corpus.text import Pair, aligned, read_raw_lines
-from transformer_core.errors import UserError, first_line
+from transformer_core.compressed import open_bytes, without_packing
+from transformer_core.corpus.sources import markup, tables
+from transformer_core.corpus.sources.archives import names_in, unpack
+from transformer_core.corpus.text import Pair, aligned
+from transformer_core.errors import UserError, configuration_error
 
-# Elements of TMX 1.4 that hold the codes of the file that was translated; only what is inside their <sub> is text.
-_TMX_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
-_XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-# Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
-_DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
-_LONGEST_NAME = 60
-# The name of a member of an archive, and the function that opens this member and no other of the same name.
-_Member = tuple[str, Callable[[], IO[bytes] | None]]
+TEXT, MARKUP, ARCHIVE = "text", "markup", "archive"
+_LOOKED_AT = 8_192
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where the sentences of one language are.
+
+    Attributes:
+        path: a text with a sentence a line, a table, a translation memory; or an archive.
+        column: the column's number, from 1, or name; in a translation memory a language, if it is not `language`. None for a text of one
+            language, and where names tell.
+        member: a pattern (*, ?) that matches the path of one file in an archive.
+    """
+
+    path: Path
+    language: str = ""
+    column: str | None = None
+    member: str | None = None
 
 
 def file_pairs(
-    paths: Sequence[Path], languages: Sequence[str] = ("", ""), columns: Sequence[int | None] = (None, None)
+    source: Side, target: Side, scratch: Callable[[], AbstractContextManager[str]] = TemporaryDirectory
 ) -> Iterator[Pair[bytes]]:
-    """Yield the pairs of a source and a target file, read by `file_lines`. Both may be the same file.
-
-    Raises `UserError` (65): as `file_lines`; also for sides of unequal length, after the shorter one has ended.
-    """
-    source, target = map(file_lines, paths, languages, columns)
-    return aligned(source, target, *paths)
-
-
-def file_lines(path: Path, language: str = "", column: int | None = None) -> Iterator[bytes]:
-    """Yield the sentences of one language in a file. The suffix of its name, before .gz or .xz, tells the format.
+    """Yield the pairs of two sides, each line without its end; a line feed in a cell becomes a space.
 
     Args:
-        path: .tmx has a sentence in each translation unit (empty if the unit lacks the language), any other file on each line.
-        language: the language to read from a TMX file; de also reads de-AT.
-        column: the column to read from tab-separated text, counted from 1.
+        scratch: makes a folder to unpack members in.
 
     Raises:
-        UserError: exit code 65; as `decompressed`, also for damaged TMX, SGML, or a line without that column.
+        UserError: exit code 65; a damaged file, a missing cell, or sides of unequal length, after the shorter one has ended. 78: the column
+            of a language cannot be told.
     """
-    name = path.name.removesuffix(".gz").removesuffix(".xz")
-    if name.endswith((".sgm", ".sgml")):
+    with ExitStack() as stack:
+        if source.member or target.member:
+            source, target = stack.enter_context(unpacked((source, target), scratch))
+        if source.path == target.path:
+            yield from (Pair(*pair) for pair in _sentences(source.path, (source, target)))
+        else:
+            yield from aligned(file_lines(source), file_lines(target), source.path, target.path)
+
+
+@contextmanager
+def unpacked(sides: Sequence[Side], scratch: Callable[[], AbstractContextManager[str]] = TemporaryDirectory) -> Iterator[list[Side]]:
+    """Unpack the members of archives into a folder that `scratch` makes."""
+    with scratch() as folder:
+        paths: dict[Side, Path] = {}
+        for side in sides:
+            member = Side(side.path, member=side.member)
+            if side.member and member not in paths:
+                inside = Path(folder, str(len(paths)), side.path.name)  # For messages.
+                inside.mkdir(parents=True)
+                (paths[member],) = unpack(side.path, [side.member], inside)
+        yield [replace(side, path=paths.get(Side(side.path, member=side.member), side.path), member=None) for side in sides]
+
+
+def file_lines(side: Side) -> Iterator[bytes]:
+    """Yield the sentences of one side, which is in no archive. Raises `UserError`: as `file_pairs`."""
+    return (sentence for (sentence,) in _sentences(side.path, (side,)))
+
+
+def _sentences(path: Path, sides: Sequence[Side]) -> Iterator[list[bytes]]:
+    columns, languages = [side.column for side in sides], [side.language for side in sides]
+    form = form_of(path, is_table=any(columns) or len(set(languages)) == 2)
+    if form == TEXT:
+        return ([line.encode(errors="surrogateescape")] * len(sides) for line in tables.lines_of(path))
+    if form == MARKUP:
+        return markup.sentences(path, [column or language for column, language in zip(columns, languages, strict=True)])
+    if form == ARCHIVE:
+        raise configuration_error(f"{path}: an archive", "Name the file in it with `member`.")
+    return tables.sentences(path, form, columns, languages)
+
+
+def form_of(path: Path, *, is_table: bool = False) -> str:
+    """Return the form of a file; text without marks of another form is a table if `is_table`.
+
+    Raises `UserError` (65): as `decompressed`; also for forms that are not read.
+    """
+    if without_packing(path.name).endswith((".sgm", ".sgml")):
         raise UserError(f"{path}: SGML is not read", "Name the test set with sacrebleu or mtdata, or convert it to text.")
-    if name.endswith(".tmx"):
-        return _units(path, language)
-    return read_raw_lines(path) if column is None else _cells(path, column)
-
-
-def _units(path: Path, language: str) -> Iterator[bytes]:
-    body: ElementTree.Element | None = None
-    try:
-        with decompressed(path) as file:
-            for event, element in ElementTree.iterparse(file, events=("start", "end")):
-                name = _local_name(element)
-                if name == "body" and event == "start":
-                    body = element
-                if name == "tu" and event == "end":
-                    yield _segment_in(element, language.lower()).replace("\n", " ").strip().encode()
-                    if body is not None:
-                        body.clear()  # Otherwise all units would stay in memory.
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
-        raise UserError(f"{path}: damaged TMX file ({error})", "Get it again.") from None
-
-
-def _segment_in(unit: ElementTree.Element, language: str) -> str:
-    """Return the text of a translation unit in a language, or else in a regional form of it; "" if there is none."""
-    wanted, regional = language.replace("_", "-"), ""
-    for variant in unit:
-        segment = variant.find("{*}seg")
-        tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
-        if segment is not None and tag == wanted:
-            return _text_of(segment)
-        if segment is not None and tag.startswith(f"{wanted}-"):
-            regional = regional or _text_of(segment)
-    return regional
-
-
-def _text_of(segment: ElementTree.Element) -> str:
-    """Return the text of a <seg>, and remove the codes in it."""
-    for element in segment.iter():
-        if _local_name(element) in _TMX_CODES:
-            element.text = None
-            for child in element:
-                child.tail = None
-    return "".join(segment.itertext())
-
-
-def _local_name(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]
-
-
-def _cells(path: Path, column: int) -> Iterator[bytes]:
-    for number, line in enumerate(read_raw_lines(path), start=1):
-        cells = line.removesuffix(b"\r").split(b"\t")
-        if len(cells) < column:
-            fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
-            raise UserError(fault, "Check that tabs separate the columns, and `column` in the catalogue entry.")
-        yield cells[column - 1]
-
-
-def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
-    """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
-
-    Links and devices in it count as no members. Raises `UserError` (65): the archive is damaged, encrypted, neither tar nor zip, or larger
-    than the bound for its size, or a pattern matches no member or several.
-    """
-    most = most_bytes(archive)
-    files: Iterable[tuple[_Member, int | None]]
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                files = (((entry.filename, partial(zipped.open, entry)), _size_in_zip(entry)) for entry in zipped.infolist())
-                return _extract(archive, _within(files, archive, most), patterns, folder)
-        # Within the bound for its size: tarfile reads some headers at any length.
-        with open_decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
-            files = (((entry.name, partial(tarred.extractfile, entry)), entry.size if entry.isfile() else None) for entry in tarred)
-            paths = _extract(archive, _within(files, archive, most), patterns, folder)
-            while stream.read(1 << 20):
-                pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
-            return paths
-    except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
-        raise UserError(f"{archive}: cannot be unpacked ({first_line(error)})", "Unpack it yourself and name the files.") from None
-    except _DAMAGED_ARCHIVE as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # An error of this machine, such as a full disk.
-            raise
-        raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
-
-
-def _size_in_zip(member: zipfile.ZipInfo) -> int | None:
-    """Return the size of a file; None for a folder, a link or a device. An archive from a system without modes has 0 for them."""
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    return member.file_size if kind in (0, stat.S_IFREG) and not member.is_dir() else None
-
-
-def _within(files: Iterable[tuple[_Member, int | None]], archive: Path, most: int) -> list[_Member]:
-    """Return the members with a size. Raises `UserError` (65) as soon as their sizes exceed `most` together."""
-    members, total = [], 0
-    for member, size in files:
-        total += size or 0
-        if total > most:
-            raise too_large(archive, most)
-        members += [] if size is None else [member]
-    return members
-
-
-def _extract(archive: Path, members: list[_Member], patterns: Iterable[str], folder: Path) -> list[Path]:
-    paths = []
-    for index, pattern in enumerate(patterns):
-        matches = [member for member in members if fnmatch.fnmatch(member[0], pattern)]
-        if len(matches) != 1:
-            raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
-        name, opened = matches[0]
-        path = folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}"
-        content = opened()
-        assert content is not None  # `members` are regular files.
-        with path.open("wb") as file, content:
-            shutil.copyfileobj(content, file)
-        paths.append(path)
-    return paths
+    with open_bytes(path) as file:
+        mark = file.read(4)
+    if mark in (b"PAR1", b"\xff\xff\xff\xff"):
+        return tables.COLUMNAR
+    if mark == b"PK\x03\x04":
+        return tables.XLSX if "xl/workbook.xml" in names_in(path) else ARCHIVE
+    if mark == b"\xd0\xcf\x11\xe0":
+        raise UserError(f"{path}: an old Excel file", "Save it as .xlsx or CSV.")
+    text = tables.beginning_of(path, _LOOKED_AT)
+    if text[257:262] == "ustar":
+        return ARCHIVE
+    if re.match(r"\s*<", text) and re.search(r"<(?:\w+:)?(?:tmx|xliff)\b", text):
+        return MARKUP
+    if re.match(r'\s*\[\s*\{\s*"', text):
+        raise UserError(f"{path}: a JSON array", "Write one object a line, for example with: jq -c '.[]'")
+    if re.match(r'\{\s*"[^"\n]*"\s*:', text):
+        return tables.JSON_LINES
+    return tables.DELIMITED if is_table else TEXT

@@ -1,17 +1,19 @@
 """A catalogue entry in `corpora/` for a user's aligned text files: written for new files, updated for changed ones."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from glob import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from transformer_core.compressed import open_bytes
+from transformer_core.compressed import open_bytes, without_packing
+from transformer_core.corpus.sources import markup
+from transformer_core.corpus.sources.archives import names_in
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
-from transformer_core.corpus.sources.formats import file_lines, file_pairs
+from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, Side, file_pairs, form_of
 from transformer_core.corpus.sources.holdout import held_out, is_usable
-from transformer_core.corpus.sources.readers import located, named_from
+from transformer_core.corpus.sources.readers import located, named_from, side_of
 from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
@@ -22,30 +24,28 @@ from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
-_NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
+_SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
+_NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
+# The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
+_SAVED = ("*.arrow", "*.parquet")
+# Files of an archive that are no text.
+_ABOUT = re.compile(r"(?i)(?:.*/)?(?:_about\.txt|readme.*|licen[cs]e.*|.*\.(?:ids|xml|info))|.*/")
 
-
-@dataclass(frozen=True)
-class _Side:
-    """The file of one language, and its column if it is a table."""
-
-    file: Path
-    column: int | None = None
-
-
-# The side of each language, source first.
-_Sides = Mapping[str, _Side]
+# The two sides of a text in one or several files.
+_Sides = list[tuple[Side, Side]]
 
 
 def new_entry(
     name: str,
     source_file: Path,
-    target_file: Path,
+    target_file: Path | None = None,
     *,
+    source: str | None = None,
+    target: str | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
-    valid: int | tuple[Path, Path] | None = None,
-    test: int | tuple[Path, Path] | None = None,
+    valid: int | Sequence[Path] | None = None,
+    test: int | Sequence[Path] | None = None,
 ) -> Path:
     """Check aligned files, and write corpora/NAME.yaml with their sums; held-out pairs are copied to files beside it.
 
@@ -53,10 +53,12 @@ def new_entry(
 
     Args:
         name: an entry of that name is replaced (see `check_unused`).
-        source_file: a file that `formats.file_lines` reads.
-        target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
-        source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
-        valid: source and target file of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
+        source_file: a file that `formats.form_of` knows, an archive with one or two such files, or a folder of a saved dataset.
+        target_file: its translation, line by line; None or the same file if that holds both languages.
+        source: the column of the source in all files (see `formats.Side`). `target` likewise.
+        source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); a region is left out, de_DE is de.
+            `target_language` likewise.
+        valid: one or two files of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
             likewise.
 
     Returns:
@@ -64,61 +66,67 @@ def new_entry(
 
     Raises:
         UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable. 78;
-            the name or a language is invalid or missing, or one file cannot hold both languages. Nothing is then written.
+            the name or a language is invalid or missing, or which columns hold the text cannot be told. Nothing is then written.
     """
     path = _path_of(name)
-    languages = source_language or _named_language(source_file, "source"), target_language or _named_language(target_file, "target")
+    files = [source_file, target_file or source_file]
+    given = source_language or _named_language(files[0]), target_language or _named_language(files[1])
+    languages = [re.split("[-_]", language)[0].lower() for language in given]
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     for language in languages:
         if not is_language(language):
             remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
             raise configuration_error(f"{name}: {language} is not a language of text, but the target of {task_of(language).name}", remedy)
-    train = _sides(languages, source_file, target_file)
+    train = _sides(languages, files, (source, target))
     size = _measure(train)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
-    splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
-    sizes = {split: wanted or tenth for split, wanted in (("valid", valid), ("test", test)) if not isinstance(wanted, tuple)}
+    splits = {"train": _sources(train, path.parent)}
+    sizes = {split: wanted or tenth for split, wanted in (("valid", valid), ("test", test)) if wanted is None or isinstance(wanted, int)}
     chosen = held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}
-    for split, files in (("valid", valid), ("test", test)):
-        if isinstance(files, tuple):
-            sides = _sides(languages, *files)
-            _measure(sides)
-            splits[split] = [{"files": _files(sides, path.parent)}]
-        else:
+    for split, wanted in (("valid", valid), ("test", test)):
+        if split in sizes:
             splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
-    entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
+        elif isinstance(wanted, Sequence):
+            sides = _sides(languages, [wanted[0], wanted[-1]], (source, target))
+            _measure(sides)
+            splits[split] = _sources(sides, path.parent)
+    entry = {"name": name, "languages": languages, "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     for split, pairs in chosen.items():
-        left, right = (path.with_name(f"{name}.{split}.{language}") for language in languages)
-        write_pairs(left, right, pairs)
-        splits[split] = [{"files": _files(_sides(languages, left, right), path.parent)}]
+        left, right = (Side(path.with_name(f"{name}.{split}.{language}"), language) for language in languages)
+        write_pairs(left.path, right.path, pairs)
+        splits[split] = _sources([(left, right)], path.parent)
     write_text(path, yaml_text(entry))
     return path
 
 
 def languages_without_spaces(entry: Path) -> list[str]:
     """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show."""
-    beginnings = {language: " ".join(islice(lines, _LINES_LOOKED_AT)) for language, lines in _training_text(entry).items()}
-    return [language for language, text in beginnings.items() if lacks_spaces(text)]
+    sides = zip(*islice(training_pairs(entry), _LINES_LOOKED_AT), strict=True)
+    return [language for language, lines in zip(load_entry(entry).languages, sides, strict=True) if lacks_spaces(" ".join(lines))]
 
 
-def number_of_characters(entry: Path) -> int:
-    """Return the number of different characters in the local training text of an entry, all its languages together, after the repairs.
+def number_of_strings(entry: Path) -> tuple[int, int]:
+    """Return the numbers of different characters and of different short words in the local training text of an entry, after the repairs.
 
-    Of a large corpus only the beginning is read.
+    Those of all its languages together; of a large corpus only the beginning is read.
     """
-    lines = chain.from_iterable(islice(lines, _LINES_OF_A_SMALL_CORPUS) for lines in _training_text(entry).values())
-    return len(set().union(*map(normalise, lines)))
+    characters, words = set[str](), set[str]()
+    for line in map(normalise, chain.from_iterable(islice(training_pairs(entry), _LINES_OF_A_SMALL_CORPUS))):
+        characters |= set(line)
+        words |= {word for word in line.split() if len(word) <= _SHORT_WORD}
+    return len(characters), len(words)
 
 
-def _training_text(entry: Path) -> dict[str, Iterator[str]]:
-    """Return the lines of an entry's local training text by language."""
-    files = load_entry(entry).splits.train[0].files or {}
-    return {
-        language: (line.decode() for line in file_lines(located(entry.parent, file.path), language, file.column))
-        for language, file in files.items()
-    }
+def training_pairs(entry: Path) -> Iterator[Pair[str]]:
+    """Yield the pairs of an entry's local training text."""
+    loaded = load_entry(entry)
+    for source in loaded.splits.train:
+        if source.files:
+            left, right = (side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items())
+            for pair in file_pairs(left, right):
+                yield Pair(*(line.decode() for line in pair))
 
 
 def check_unused(name: str) -> None:
@@ -160,12 +168,12 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     for split, sources in entry.sources.items():
         section = entry.key_of(split).partition(".")[0]
         for source, there in zip(sources, document[section][split], strict=True):
-            sides = {language: _Side(located(path.parent, file.path), file.column) for language, file in (source.files or {}).items()}
-            for language, side in sides.items():
-                with open_bytes(side.file):  # For its error.
-                    there["files"][language]["sha256"] = sha256_of(side.file)
+            sides = [side_of(file, located(path.parent, file.path), language) for language, file in (source.files or {}).items()]
+            for side in sides:
+                with open_bytes(side.path):  # For its error.
+                    there["files"][side.language]["sha256"] = sha256_of(side.path)
             if len(sides) == 2:
-                measured = _measure(sides)
+                measured = _measure([(sides[0], sides[1])])
                 train += [measured] if split == "train" else []
     size = None
     if len(train) == len(entry.splits.train):
@@ -176,55 +184,80 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     return entry.size, size
 
 
-def _sides(languages: tuple[str, str], source_file: Path, target_file: Path) -> dict[str, _Side]:
-    """Return the side of each language. Raises `UserError` (78): one file is given for both, and cannot hold both."""
-    suffixes = source_file.suffixes
-    columns: tuple[int | None, int | None] = (None, None)
-    if source_file.resolve() == target_file.resolve() and ".tmx" not in suffixes:
-        if ".tsv" not in suffixes:
-            raise configuration_error(f"{source_file}: given for both sides, but only .tmx and .tsv files hold both", "Name two files.")
-        cells = next(file_lines(source_file), b"").count(b"\t") + 1
-        if cells != 2:
-            remedy = "Keep two, source first, or write the entry with the columns that hold the text (corpora/README.md)."
-            raise configuration_error(f"{source_file}: {cells} columns; a table for both sides must have 2", remedy)
-        columns = (1, 2)
-    return {languages[0]: _Side(source_file, columns[0]), languages[1]: _Side(target_file, columns[1])}
-
-
-def _named_language(file: Path, side: str) -> str:
-    language = Path(file.name.removesuffix(".gz").removesuffix(".xz")).suffix.removeprefix(".")
+def _named_language(file: Path) -> str:
+    language = Path(without_packing(file.name)).suffix.removeprefix(".")
     if not re.fullmatch(r"[a-z]{2,3}", language) or language in _NO_LANGUAGES:
-        raise configuration_error(f"{file}: its name does not end in a language", f"Name it like corpus.en or set --{side}-language.")
+        found = f"; it has {', '.join(languages)}" if (languages := _languages_in(file)) else ""
+        remedy = f"Name files like corpus.en and corpus.de, or set --source-language and --target-language{found}."
+        raise configuration_error(f"{file}: its name does not end in a language", remedy)
     return language
 
 
+def _languages_in(file: Path) -> list[str]:
+    return markup.languages_in(file) if file.is_file() and form_of(file) == MARKUP else []
+
+
+def _sides(languages: Sequence[str], files: Sequence[Path], columns: Sequence[str | None]) -> _Sides:
+    """Return the sides of a text in two files, one file, or the shards in a folder. Raises `UserError` (65, 78)."""
+    members: Sequence[str | None] = (None, None)
+    if files[0] == files[1] and files[0].is_dir():
+        shards = [file for pattern in _SAVED for file in sorted(files[0].glob(pattern))]
+        if not shards:
+            inside = ", ".join(sorted(path.name for path in files[0].iterdir() if path.is_dir())) or "none"
+            raise configuration_error(f"{files[0]}: a folder without {' or '.join(_SAVED)}", f"Name a file, or a folder in it: {inside}.")
+        return [side for shard in shards for side in _sides(languages, [shard, shard], columns)]
+    if files[0] == files[1] and form_of(files[0]) == ARCHIVE:
+        members = _members(files[0], languages)
+    source, target = map(Side, files, languages, columns, members)
+    return [(source, target)]
+
+
+def _members(archive: Path, languages: Sequence[str]) -> list[str]:
+    """Return patterns for the files of both languages in an archive, which may be one file."""
+    names = [name for name in names_in(archive) if not _ABOUT.fullmatch(name)]
+    of_side = [[name for name in names if without_packing(name).endswith(f".{language}")] for language in languages]
+    found = [name for (name,) in of_side] if all(len(side) == 1 for side in of_side) else names * 2
+    if len(found) != 2:
+        fault = f"{archive}: which of its files? It has {', '.join(names) or 'none'}"
+        raise configuration_error(fault, "Unpack it and name the files, or write the entry with `member`.")
+    return [*map(escape, found)]
+
+
 def _pairs(sides: _Sides) -> Iterator[Pair[bytes]]:
-    files, columns = zip(*((side.file, side.column) for side in sides.values()), strict=True)
-    return file_pairs(files, [*sides], columns)
+    return chain.from_iterable(file_pairs(source, target) for source, target in sides)
 
 
 def _measure(sides: _Sides) -> Size:
-    """Check every line of two aligned files, and return their size."""
-    (source_language, source), (target_language, target) = sides.items()
-    number = usable = text_bytes = 0
+    """Check every line of aligned files, and return their size."""
+    number = usable = equal = with_tabs = text_bytes = 0
+    source, target = sides[0]
     for number, pair in enumerate(_pairs(sides), start=1):
-        decode_line(pair.source, source.file, number)
-        decode_line(pair.target, target.file, number)
+        # A line of a table may hold names or a part of a row.
+        where = number if source.path != target.path else f"pair {number}"
+        decode_line(pair.source, source.path, where)
+        decode_line(pair.target, target.path, where)
         text_bytes += len(pair.source) + len(pair.target) + 2
         usable += is_usable(pair)
+        equal += pair.source == pair.target
+        with_tabs += b"\t" in pair.source and b"\t" in pair.target
     if not number:
-        raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
+        raise UserError(f"{source.path}: empty", "A corpus has a sentence on each line.")
     if not usable:
-        fault = f"none of {number:,} pairs has text in {source_language} and {target_language}"
-        raise UserError(f"{source.file}: {fault}", "Look at the files; a .tmx file marks the language of each sentence.")
+        found = _languages_in(source.path)
+        fault = f"none of {number:,} pairs has text in {source.language} and {target.language}"
+        raise UserError(f"{source.path}: {fault}", f"The languages in it are {', '.join(found)}." if found else "Look at the files.")
+    if number in (equal, with_tabs):
+        fault = "the sides are equal" if number == equal else "there are tabs, as in a table,"
+        remedy = "If one file holds both languages, name it once; set --source and --target to its columns."
+        raise UserError(f"{source.path}: {fault} in each of {number:,} pairs", remedy)
     return Size(pairs=number, text_bytes=text_bytes, download_bytes=0)
 
 
-def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the value of `files` in an entry in `folder`."""
-    files: dict[str, dict[str, Any]] = {}
-    for language, side in sides.items():
-        files[language] = {"path": named_from(folder, side.file), "sha256": sha256_of(side.file)}
-        if side.column is not None:
-            files[language]["column"] = side.column
-    return files
+def _sources(sides: _Sides, folder: Path) -> list[dict[str, Any]]:
+    """Return the sources of an entry in `folder` that name these sides."""
+    return [{"files": {side.language: _part(side, folder) for side in pair}} for pair in sides]
+
+
+def _part(side: Side, folder: Path) -> dict[str, Any]:
+    part = {"path": named_from(folder, side.path), "sha256": sha256_of(side.path), "member": side.member, "column": side.column}
+    return {key: value for key, value in part.items() if value is not None}

@@ -1,21 +1,22 @@
 """Readers of the kinds of sources in a catalogue entry; each is opened as a stream of sentence pairs."""
 
 import copy
-import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Source
+from transformer_core.corpus.sources.archives import unpack
+from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Part, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import file_pairs, unpack
+from transformer_core.corpus.sources.formats import Side, file_pairs
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import Pair
+from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 from transformer_core.tasks import TREES, task_of
 
@@ -85,12 +86,12 @@ class SourceReader:
                 raise UserError(f"{path}: no such file", f"{self.found.path} names it.")
             checked = check_sum(path, Sum(file.sha256, given_in=given_in) if file.sha256 else None)
             origins.append({"file": file.path, "sha256": checked.sha256})
-        return OpenedSource(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
+        return OpenedSource(self._pairs(chosen, paths), origins)
 
     def _open_https(self, addresses: dict[str, Address]) -> OpenedSource:
         chosen = [addresses[language] for language in self.direction]
         fetched = [self.fetcher.fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
-        pairs = self._naming_downloads(self._pairs_of_addresses(chosen, [file.path for file in fetched]))
+        pairs = self._naming_downloads(self._pairs(chosen, [file.path for file in fetched]))
         return OpenedSource(pairs, _origins([address.url for address in chosen], fetched))
 
     def _naming_downloads(self, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
@@ -101,14 +102,9 @@ class SourceReader:
             again = f"To fetch the files again, remove {self.fetcher.downloads / self.fetcher.corpus}."
             raise UserError(error.message, f"{error.remedy} {again}", error.exit_code) from None
 
-    def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[Pair[bytes]]:
-        with self.fetcher.scratch() as unpacked:
-            for number, (address, path) in enumerate(zip(addresses, paths, strict=True)):
-                if address.member is not None:
-                    folder = Path(unpacked) / str(number)
-                    folder.mkdir()
-                    (paths[number],) = unpack(path, [address.member], folder)
-            yield from file_pairs(paths, self.direction, [address.column for address in addresses])
+    def _pairs(self, parts: Sequence[Part], paths: list[Path]) -> Iterator[Pair[bytes]]:
+        source, target = map(side_of, parts, paths, self.direction)
+        return file_pairs(source, target, self.fetcher.scratch)
 
     def _open_mtdata(self, name: str) -> OpenedSource:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
@@ -151,6 +147,11 @@ class SourceReader:
 
 def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origin]:
     return [{**kind, "url": without_logins(url), "sha256": file.sha256} for url, file in zip(urls, fetched, strict=True)]
+
+
+def side_of(part: Part, path: Path, language: str) -> Side:
+    """Return the side that a part of an entry names, at the path of its file."""
+    return Side(path, language, part.column, part.member)
 
 
 def located(folder: Path, name: str) -> Path:
@@ -207,17 +208,22 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
     with fetcher.scratch() as unpacked:
         if entry.is_archive:
             files = unpack(files[0], entry.in_paths, Path(unpacked))
-        form, columns = entry.in_ext or entry.ext, [column + 1 for column in entry.cols or (0, 1)]
+        form, columns = entry.in_ext or entry.ext, entry.cols or (0, 1)
         # Texts and tables are read here, because mtdata's parser would replace invalid UTF-8 without an error.
         pairs: Iterable[Pair[bytes]]
         if form in ("txt", "txt.gz", "txt.xz") and len(files) == 2:
-            pairs = file_pairs(files)
+            pairs = _raw_pairs(*files)
         elif form.startswith("tsv") and len(columns) == 2:
-            pairs = itertools.chain.from_iterable(file_pairs([file, file], columns=columns) for file in files)
+            sides = [[Side(file, column=str(column + 1)) for column in columns] for file in files]
+            pairs = chain.from_iterable(file_pairs(source, target) for source, target in sides)
         else:
             pairs = _parsed_by_mtdata(entry, files)
         for pair in pairs:
             yield Pair(pair.target, pair.source) if swapped else pair
+
+
+def _raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
+    return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
 
 
 def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
@@ -243,4 +249,4 @@ def _pairs_of_sacrebleu(dataset: Any, archives: list[str], language_pair: str, f
         here = copy.copy(dataset)
         here.data, here._outdir, here._rawdir = archives, unpacked, str(Path(unpacked) / "raw")
         source, reference = here.get_source_file(language_pair), here.get_reference_files(language_pair)[0]
-        yield from file_pairs([Path(source), Path(reference)])
+        yield from _raw_pairs(Path(source), Path(reference))

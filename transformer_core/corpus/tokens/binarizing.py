@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
 from transformer_core.corpus.tokens.binary import META, Meta, StoredIds, shard_files, token_type
-from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.corpus.tokens.subword import UNK, Subword
 from transformer_core.files import sha256_of, write_json
 from transformer_core.processes import in_order, workers_for
 
@@ -29,12 +29,14 @@ class EncodedPairs:
         lengths: (pairs, 2).
         lines: (pairs,) line numbers from 1.
         dropped: number of pairs left out because they were too long.
+        unknown: (2,) number of sources and of targets with an unknown token.
     """
 
     tokens: StoredIds
     lengths: NDArray[np.int64]
     lines: NDArray[np.int64]
     dropped: int
+    unknown: NDArray[np.int64]
 
     @classmethod
     def of(
@@ -46,7 +48,8 @@ class EncodedPairs:
         kept = np.flatnonzero(fits)
         ids = chain.from_iterable(chain(sources[number], targets[number]) for number in kept.tolist())
         tokens = cast(StoredIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
-        return cls(tokens, lengths[kept], first + kept, len(lengths) - len(kept))
+        unknown = np.array([sum(UNK in side[number] for number in kept.tolist()) for side in (sources, targets)], np.int64)
+        return cls(tokens, lengths[kept], first + kept, len(lengths) - len(kept), unknown)
 
 
 def encode_split(
@@ -68,9 +71,10 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     pairs = dropped = shards = 0
-    tokens = np.zeros(2, np.int64)
+    tokens, unknown = np.zeros(2, np.int64), np.zeros(2, np.int64)
     for shard in _shards(parts):
         dropped += sum(part.dropped for part in shard)
+        unknown += np.sum([part.unknown for part in shard], axis=0)
         ids = np.concatenate([part.tokens for part in shard])
         lengths = np.concatenate([part.lengths for part in shard])
         lines = np.concatenate([part.lines for part in shard])
@@ -82,6 +86,7 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
             files[path.name] = sha256_of(path)
         pairs, tokens, shards = pairs + len(lines), tokens + lengths.sum(axis=0), shards + 1
     source_tokens, target_tokens = map(int, tokens)
+    source_unknown, target_unknown = map(int, unknown)
     meta = Meta(
         vocabulary_hash=vocabulary_hash,
         vocab_size=vocab_size,
@@ -91,6 +96,8 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
         source_tokens=source_tokens,
         target_tokens=target_tokens,
         dropped_too_long=dropped,
+        source_unknown=source_unknown,
+        target_unknown=target_unknown,
         shards=shards,
         files=files,
     )

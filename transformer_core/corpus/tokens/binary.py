@@ -29,7 +29,10 @@ StoredIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class Meta(Section):
-    """meta.json of a split: vocabulary, direction and sizes; tokens include each sentence's eos, `files` are SHA-256 sums by name."""
+    """meta.json of a split: vocabulary, direction and sizes; tokens include each sentence's eos, `files` are SHA-256 sums by name.
+
+    `source_unknown` is the number of sources with a character that the vocabulary lacks; null in older files.
+    """
 
     format: Literal[4] = 4
     vocabulary_hash: str
@@ -40,6 +43,8 @@ class Meta(Section):
     source_tokens: NonNegativeInt
     target_tokens: NonNegativeInt
     dropped_too_long: NonNegativeInt
+    source_unknown: NonNegativeInt | None = None
+    target_unknown: NonNegativeInt | None = None
     shards: NonNegativeInt
     files: dict[str, str]
 

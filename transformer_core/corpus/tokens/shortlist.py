@@ -42,10 +42,11 @@ class Shortlist:
     def of(self, source: TokenIds, prefix: TokenIds = ()) -> NDArray[np.int64]:
         """Return the ids that a translation of these source ids may have, ascending; the first four are the special tokens.
 
-        The tokens of the translation's prefix are added.
+        The source's own ids are among them, to be copied: also bytes of a character that the training does not have. The tokens of the
+        translation's prefix are added.
         """
         parts = [self.targets[self.starts[token] : self.starts[token + 1]] for token in set(map(int, source))]
-        return np.unique(np.concatenate([self.frequent, np.asarray(prefix, np.int64), *parts]))
+        return np.unique(np.concatenate([self.frequent, np.asarray(source, np.int64), np.asarray(prefix, np.int64), *parts]))
 
     def save(self, file: Path) -> None:
         """Write the file."""

@@ -6,10 +6,11 @@ import hashlib
 import io
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -32,6 +33,8 @@ TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
+_QUOTES = dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f\uff02", '"')
+_QUOTES |= dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a\uff07", "'")
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,27 @@ class Subword:
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
 
+    def unknown_characters(self, text: str) -> set[str]:
+        """Return the characters of a text that are read as the unknown token, which no output contains."""
+        prepared = _prepared(text)
+        tokens = zip(self.processor.encode(prepared), self.processor.encode(prepared, out_type=str), strict=True)
+        return {character for token, piece in tokens if token == UNK for character in piece}
+
     @property
     def lowercases(self) -> bool:
         """Whether it lowercases every text (`bpe.lowercase`)."""
         return bool(self.processor.normalize("A") == self.processor.normalize("a"))
+
+    def reads_as(self, settings: Bpe) -> bool:
+        """Whether it replaces the forms of characters that `bpe.normalise` names."""
+        expected = replacements(settings)
+        probes = {"\uff11", "\u201c", "\ufb01"} & expected.keys()
+        return all(self.processor.normalize(probe).strip(SPACE_MARK) == expected[probe] for probe in probes)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether it has a token for each byte (`bpe.byte_fallback`), from which it reads and writes characters without a token."""
+        return bool(self.vocab_size > EOS + 1 and self.processor.is_byte(EOS + 1))
 
     @property
     def is_bpe(self) -> bool:
@@ -143,6 +163,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     bound.
     """
     model = io.BytesIO()
+    fallback: dict[str, Any] = {"byte_fallback": True} if settings.byte_fallback else {}  # Also false would be written to the file.
     with TemporaryDirectory() as folder:
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -159,25 +180,42 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
                 user_defined_symbols=settings.user_symbols,
                 num_threads=1,
                 minloglevel=2,
+                **fallback,
                 **_normalisation(settings, Path(folder)),
             )
         except RuntimeError as error:
             raise _wrong_vocabulary(error, settings) from error
     with new_file(path) as temporary:
-        temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase else model.getvalue())
+        temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase or settings.normalise else model.getvalue())
+
+
+def replacements(settings: Bpe) -> dict[str, str]:
+    """Return what a vocabulary with these settings reads in place of a character, or of a half-width kana and its mark.
+
+    SentencePiece's own rule nmt_nfkc_cf would also write "ss" for "\u00df", which a German reference has.
+    """
+    if not (settings.lowercase or settings.normalise):
+        return {}
+    characters = [chr(code) for code in range(sys.maxunicode + 1)]
+    found = {text: text for text in chain(characters, (letter + mark for letter in characters[0xFF66:0xFF9E] for mark in "\uff9e\uff9f"))}
+    for text in found if {"width", "nfkc"} & {*settings.normalise} else ():
+        wide = text.isalnum() and unicodedata.east_asian_width(text[0]) in ("F", "H")
+        if (wide or "nfkc" in settings.normalise) and " " not in (form := unicodedata.normalize("NFKC", text)):
+            found[text] = form
+    if "quotes" in settings.normalise:
+        found |= _QUOTES
+    if settings.lowercase:
+        found = {text: form.lower() for text, form in found.items()}
+    return {text: form for text, form in found.items() if text != form}
 
 
 def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:
-    """Return SentencePiece's options for the case of letters; a table of all capitals is written to `folder`.
-
-    Its own rule nmt_nfkc_cf would also write "ss" for "\u00df", which a German reference has.
-    """
-    if not settings.lowercase:
+    """Return SentencePiece's options for the forms of characters; a table of the replaced ones is written to `folder`."""
+    table = folder / "replacements.tsv"
+    rows = ("\t".join(" ".join(f"{ord(part):X}" for part in text) for text in row) + "\n" for row in replacements(settings).items())
+    if not (text := "".join(rows)):
         return {"normalization_rule_name": "identity"}
-    table = folder / "lowercase.tsv"
-    letters = (chr(code) for code in range(sys.maxunicode + 1))
-    rows = (f"{ord(letter):X}\t{' '.join(f'{ord(part):X}' for part in letter.lower())}\n" for letter in letters if letter.lower() != letter)
-    table.write_text("".join(rows), encoding="ascii")
+    table.write_text(text, encoding="ascii")
     return {"normalization_rule_tsv": str(table)}
 
 
@@ -191,7 +229,7 @@ def _proto(model: bytes) -> Any:
 
 
 def _without_file_name(model: bytes) -> bytes:
-    """Return a model without the name of its table of capitals, which is a temporary file's; the table itself is in the model."""
+    """Return a model without the name of its table of replacements, which is a temporary file's; the table itself is in the model."""
     proto = _proto(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     return bytes(proto.SerializeToString(deterministic=True))
