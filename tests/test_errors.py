@@ -23,6 +23,14 @@ def test_a_gpu_whose_memory_others_use_is_worth_another_try(others_gib: int, cod
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB")
 
 
+def test_memory_that_runs_out_in_a_capture_is_told_whatever_its_end_says() -> None:
+    with refused(78, "out of memory"), machine_errors("train", ""):
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
 FREE = "Free space or permit writing, then run it again."
 RESUME = "Run it again to resume."
 ECC = "uncorrectable ECC error"

@@ -109,7 +109,8 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str, most: int = 3)
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, of the machine or of a GPU."""
     if isinstance(error, RuntimeError):
-        return any(words in str(error) for words in _NO_MEMORY)
+        # A CUDA capture that runs out of memory ends with an error of its own, during the other.
+        return any(words in str(part) for part in (error, error.__context__) for words in _NO_MEMORY)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.models.on_disk import SMALL, TEXT, VOCAB, overflowing_in_fp16, write_drawn, write_model
 from tests.models.test_architectures import SIZES, built, tokens
 from tests.refusals import refused
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator, batches_of
@@ -55,6 +56,14 @@ def test_a_model_prepared_for_decoding_computes_the_same(size: ModelSize) -> Non
     before = log_probabilities(model, *steps)
     prepare_for_decoding(model)
     torch.testing.assert_close(log_probabilities(model, *steps), before, rtol=0, atol=1e-12)
+
+
+def test_only_the_text_that_is_read_is_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, decode = [], Subword.decode
+    monkeypatch.setattr(Subword, "decode", lambda *given: made.append(decode(*given)) or made[-1])
+    (ranked,) = Translator.load(directory).translate(LINES[1:2], SEARCH)
+    assert len(ranked) == SEARCH.beam
+    assert [ranked[0].text, ranked[0].text] == 2 * made
 
 
 def test_one_text_in_place_of_lines_is_refused(directory: Path) -> None:

@@ -78,13 +78,15 @@ def test_gradient_of_relu(compiled: list[Any]) -> None:
     assert len(compiled) == 1
 
 
-@pytest.mark.parametrize("longest", [16, 64, LONGEST_OF_SHORT])
-def test_attention_within_short_sentences(compiled: list[Any], longest: int) -> None:
+@pytest.mark.parametrize(
+    ("longest", "of_keys"), [(16, 16), (64, 64), (LONGEST_OF_SHORT,) * 2, (16, LONGEST_OF_SHORT), (LONGEST_OF_SHORT, 16)]
+)
+def test_attention_within_short_sentences(compiled: list[Any], longest: int, of_keys: int) -> None:
     from transformer_core.models.ops.short_attention import short_attention
 
-    sentences = Packed(torch.empty(0), torch.empty(0), torch.tensor([0, longest], dtype=torch.int32), longest)
+    queries, keys = (Packed(*torch.empty(2, 0), torch.tensor([0, side], dtype=torch.int32), side) for side in (longest, of_keys))
     for causal in (False, True):
-        short_attention(*(drawn(longest, 16, 64) for _ in range(3)), sentences, sentences, causal).sum().backward()
+        short_attention(drawn(longest, 16, 64), *(drawn(of_keys, 16, 64) for _ in range(2)), queries, keys, causal).sum().backward()
     assert len(compiled) == 4
 
 
@@ -97,6 +99,14 @@ def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> Non
         query, slots = drawn(2, 8, hypotheses, _WIDEST, dtype=dtype), drawn(2, 8, 96, _WIDEST, dtype=dtype)
         decoding_attention(query, slots, slots, torch.zeros(2, 1, hypotheses, 96, dtype=dtype))
     assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_a_search(compiled: list[Any], dtype: torch.dtype) -> None:
+    from transformer_core.models.ops.logits_kernel import normaliser_and_maxima
+
+    normaliser_and_maxima(drawn(3, 37_000, dtype=dtype).detach(), 576, 3)
+    assert len(compiled) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,10 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from tests.models.test_ops import SIZE, VOCAB, found, pairs_of
+from transformer_core.decoding.hypotheses import _folding, top_logits
 from transformer_core.models.attention import bias_of
 from transformer_core.models.ops.packed import Packed
 from transformer_core.models.transformer import Transformer
 from transformer_core.training.loader import make_batch, make_packed_batch
+from transformer_core.training.loss import _LossOfKernel
 
 pytestmark = pytest.mark.kernel
 ROWS = 101
@@ -70,13 +72,21 @@ def test_linear_map_and_relu_have_their_gradients(width: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("width", [8, 24, 64])
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_within_short_sentences_has_its_gradients(causal: bool, width: int) -> None:
-    """With a side that is empty, as in filling, and with queries, keys and values that are parts of one tensor."""
+@pytest.mark.parametrize(
+    ("causal", "lengths"),
+    [
+        (True, ([5, 17, 0, 1, 30], [])),
+        (False, ([5, 17, 0, 1, 30], [7, 3, 4, 1, 29])),
+        (False, ([8, 3, 1], [100, 0, 2])),
+        (False, ([100, 0, 2], [16, 5, 1])),
+    ],
+)
+def test_attention_within_short_sentences_has_its_gradients(causal: bool, lengths: tuple[list[int], list[int]], width: int) -> None:
+    """With an empty side, as in filling, with blocks of two sizes, and with queries, keys and values that are parts of one tensor."""
     from transformer_core.models.ops.short_attention import short_attention
 
     torch.manual_seed(0)
-    heads, lengths = 2, ([5, 17, 0, 1, 30], [7, 3, 4, 1, 29])
+    heads = 2
     queries, keys = (packed_of(side) for side in (lengths[0], lengths[0] if causal else lengths[1]))
     whole = torch.randn(int(keys.starts[-1]), 3, heads, width, device=DEVICE, dtype=LOW)
     key, value, own = (part.requires_grad_() for part in whole.unbind(dim=1))
@@ -98,6 +108,19 @@ def test_attention_within_short_sentences_has_its_gradients(causal: bool, width:
     theirs = [expected.detach(), *torch.autograd.grad(expected, exact, upstream.double())]
     for part, one in zip(ours, theirs, strict=True):
         assert (part.double() - one).norm() < 0.01 * one.norm()
+
+
+def test_masks_of_dropout_follow_torchs_seed() -> None:
+    from transformer_core.models.ops import layer_kernels
+
+    def drawn(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        zeros = torch.zeros(ROWS, 40, device=DEVICE, dtype=torch.bfloat16)
+        return layer_kernels.residual(zeros, torch.ones_like(zeros), None, 0.3)[0]
+
+    first, again, other = map(drawn, (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(again, other)
 
 
 def packed_of(lengths: list[int]) -> Packed:
@@ -138,6 +161,35 @@ def test_loss_and_its_gradient_are_pytorchs(vocabulary: int, label_smoothing: fl
     sums = gradient_in_place(logits, targets, label_smoothing)
     assert sums.tolist() == pytest.approx([smoothed.item(), nll.item()], rel=1e-5)
     assert (logits - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, LOW])
+@pytest.mark.parametrize(("vocabulary", "beam"), [(64, 1), (200, 8), (8_210, 8), (37_000, 2)])
+def test_what_a_search_needs_of_logits_is_pytorchs(vocabulary: int, beam: int, dtype: torch.dtype) -> None:
+    """With a row that is no number, one that is far from 0, and the greatest logits where none may be chosen."""
+    from transformer_core.models.ops.logits_kernel import normaliser_and_maxima
+
+    torch.manual_seed(0)
+    logits = (torch.randn(5, vocabulary, device=DEVICE) * 3).to(dtype)
+    logits[0, 7], logits[1], logits[2, :3], logits[3, 5] = torch.nan, logits[1] - 300, 50, -torch.inf
+    normalisers, maxima = normaliser_and_maxima(logits, _folding(vocabulary)[0], 3)
+    assert torch.allclose(normalisers, logits.double().logsumexp(dim=1).float(), rtol=1e-5, equal_nan=True)
+    logits[:, :3] = -torch.inf
+    for ours, theirs in zip(top_logits(logits[1:], beam, maxima[1:]), top_logits(logits[1:], beam), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("vocabulary", [24, 29])
+def test_logits_are_padded_to_whole_vectors_without_effect(vocabulary: int) -> None:
+    torch.manual_seed(0)
+    hidden, weight = (torch.randn(rows, 12, device=DEVICE).requires_grad_() for rows in (9, vocabulary))
+    targets = torch.randint(0, vocabulary, (9,), device=DEVICE)
+    smoothed, _ = _LossOfKernel.apply(hidden, weight, targets, 0.1)
+    epsilon = 0.1 * vocabulary / (vocabulary - 1)
+    expected = functional.cross_entropy(hidden @ weight.T, targets, reduction="sum", label_smoothing=epsilon)
+    assert smoothed.item() == pytest.approx(expected.item(), rel=1e-5)
+    for ours, theirs in zip(*(torch.autograd.grad(loss, (hidden, weight)) for loss in (smoothed, expected)), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"tied": "decoder"}])

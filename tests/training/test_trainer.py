@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ from transformer_core.training import trainer as trainer_module
 from transformer_core.training import update as update_module
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, state_files, update_of
 from transformer_core.training.devices import Rank, process_group
-from transformer_core.training.loader import Batch, make_batch, shares
+from transformer_core.training.loader import Batch, make_batch, make_packed_batch, shares
 from transformer_core.training.loss import Loss, cross_entropy
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
@@ -495,10 +497,9 @@ def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(spli
     assert kept[0] == kept[1]
 
 
-def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_shapes_take_the_plain_path(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recorded graph replays the passes themselves. The weights are the same however many graphs there may be."""
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[PackedBatch]:
+    """Batches whose graphs were captured, on a CPU: a recorded graph replays the passes themselves, without kernels."""
     captured: list[PackedBatch] = []
 
     def record(_: GradientGraphs, batch: PackedBatch, add_gradients: Callable[..., None]) -> Any:
@@ -512,17 +513,27 @@ def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_s
     monkeypatch.setattr(update_module, "cross_entropy", without_filling)
     monkeypatch.setattr(GradientGraphs, "_captured", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     for name in ("packs", "can_compile"):
         monkeypatch.setattr(choice, name, lambda *_: True)
     monkeypatch.setattr(choice, "PackedTransformer", lambda model, _: PackedTransformer(model, kernels=False))
-    settings = SETTINGS.model_copy(update={"precision": "bf16", "tokens_per_update": 600, "tokens_per_microbatch": 300})
+    return captured
+
+
+OF_SHAPES = SETTINGS.model_copy(update={"precision": "bf16", "tokens_per_update": 600, "tokens_per_microbatch": 300})
+
+
+def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_shapes_take_the_plain_path(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, captured: list[PackedBatch]
+) -> None:
+    """The weights are the same however many graphs there may be."""
     found = []
     for most in (1, 256):
         monkeypatch.setattr(graphs_module, "_MOST_GRAPHS", most)
         captured.clear()
         seed_everything(SETTINGS.seed, 0, 0)
         model = Transformer(STILL, VOCAB)
-        trainer = trainer_of(model, split, tmp_path / str(most), settings)
+        trainer = trainer_of(model, split, tmp_path / str(most), OF_SHAPES)
         trainer.check_memory()
         shapes = {batch.shape for batch in captured}
         assert len(captured) == len(shapes) >= min(most, 2)
@@ -530,6 +541,59 @@ def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_s
         assert len(captured) == len(shapes)
         found.append(weights(model))
     assert torch.equal(*found)
+
+
+@on_every_device
+def test_a_resumed_training_is_equal_to_the_bit_whichever_shapes_are_captured(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, device: str
+) -> None:
+    """All shapes in the straight training; the first two of each start in the stopped one, others of which are launched one by one."""
+    if device == "cpu":
+        request.getfixturevalue("captured")
+    straight = build(device=device)
+    trainer_of(straight, split, tmp_path / "straight", OF_SHAPES).run()
+    monkeypatch.setattr(graphs_module, "_MOST_GRAPHS", 2)
+    for stop in (5, 12, 10**6):
+        model = build(device=device)
+        trainer = trainer_of(model, split, tmp_path / "stopped", OF_SHAPES, stop_after=stop)
+        assert trainer.resume() == (stop > 5)
+        with pytest.raises(Interrupted) if stop < OF_SHAPES.updates else nullcontext():
+            trainer.run()
+        graphs = trainer._updater._graphs
+        assert graphs is not None
+        assert len(graphs._graphs) == 2
+    assert torch.equal(weights(straight), weights(model))
+
+
+@on_every_device
+def test_replayed_dropout_follows_its_seed(split: BinarizedSplit, tmp_path: Path, request: pytest.FixtureRequest, device: str) -> None:
+    if device == "cpu":
+        request.getfixturevalue("captured")
+    updater = trainer_of(build(device=device), split, tmp_path, OF_SHAPES)._updater
+    assert updater._graphs is not None
+    batch, found = make_packed_batch(split.pairs(np.arange(8)), 300), []
+    for update in (1, 1, 2):
+        updater._buffer.flat.zero_()
+        updater._graphs.run(batch, 1, partial(seed_everything, 0, update, 0), updater._add_gradients)
+        found.append(updater._buffer.flat.clone())
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+
+
+def test_warm_ups_and_captures_are_on_one_stream_and_change_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS keeps a workspace for each stream, and may choose another kernel on a stream without one."""
+    calls = {name: MagicMock() for name in ("Stream", "stream", "current_stream", "CUDAGraph", "graph", "graph_pool_handle")}
+    for name, noted in calls.items():
+        monkeypatch.setattr(torch.cuda, name, noted)
+    sums = torch.ones(3)
+    graphs = GradientGraphs(sums)
+    for _ in range(2):
+        graphs._captured(MagicMock(), lambda _, divisor: sums.add_(divisor))
+    stream = calls["Stream"].return_value
+    assert calls["Stream"].call_count == 1
+    assert [given.args[0] for given in calls["stream"].call_args_list] == [stream, stream]
+    assert [given.args[2] for given in calls["graph"].call_args_list] == [stream, stream]
+    assert torch.equal(sums, torch.ones(3))
 
 
 def test_an_error_in_the_loaders_thread_is_that_of_the_training(split: BinarizedSplit) -> None:

@@ -205,6 +205,21 @@ def test_no_training_runs_on_the_cpus_of_a_machine_whose_gpus_cannot_be_used(mon
         pass
 
 
+@pytest.mark.parametrize(("given", "used"), [(None, "^NVLS,NVLSTree"), ("Ring", "Ring")])
+def test_the_switch_between_gpus_adds_up_nothing(given: str | None, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its order of summation changes, and a resumed training would not be equal bit for bit. NCCL reads the variable as it starts."""
+    monkeypatch.setattr(os, "environ", {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} | ({"NCCL_ALGO": given} if given else {}))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("transformer_core.training.devices.choose_kernels", lambda _: None)
+    for call in ("torch.cuda.set_device", "torch.distributed.new_group", "torch.distributed.destroy_process_group"):
+        monkeypatch.setattr(call, lambda *_, **__: None)
+    seen = []
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **_: seen.append((backend, os.environ["NCCL_ALGO"])))
+    with process_group(threads=torch.get_num_threads()):
+        assert seen == [("nccl", used)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [64, 192])
 def test_gradients_of_attention_in_bf16_are_near_those_of_float32(length: int) -> None:

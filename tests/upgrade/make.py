@@ -7,7 +7,6 @@ Run it only when a format changes on purpose. Files of the old format then stay 
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +104,10 @@ def main() -> None:
     sentences = subword.encode_clean(TEXT)
     write_binarized(binarized, sentences, sentences[::-1], subword)
     trained(state, binarized, Counter(), STOPPED)
-    ranked = translations(model)
+    ranked, kept = translations(model), ("text", "score", "log_probability", "tokens")
+    recorded = [[{name: getattr(one, name) for name in kept} for one in row] for row in ranked]
     write_lines(FILES / "decode/test.hyp", (best.text for best, *_ in ranked))
-    write_lines(FILES / "decode/test.nbest.jsonl", (json.dumps([asdict(one) for one in row], ensure_ascii=False) for row in ranked))
+    write_lines(FILES / "decode/test.nbest.jsonl", (json.dumps(row, ensure_ascii=False) for row in recorded))
     write_json(FILES / "scores.json", {"best_by": "nll", "scores": {10: 3.25, 20: 2.5, 30: float("nan")}})
     report_exit(FILES / "state/exit/train.json", *EXIT)
     write_record()
@@ -116,7 +116,7 @@ def main() -> None:
     write_json(
         FILES / "expected.json",
         {
-            "translations": [[asdict(one) for one in row] for row in ranked],
+            "translations": recorded,
             "logits": logits(model),
             "weights": trained(continued, binarized, Counter()),
             "tokens": sentences,

@@ -123,8 +123,8 @@ class _BeamSearch(Hypotheses):
         forced = self.forced()
         only = None if forced is None else forced.repeat_interleave(self.live.shape[1])[:, None]
         logit_of_forced = None if only is None else logits.gather(1, only)  # Before `log_normaliser` forbids UNK, which a prefix may have.
-        normaliser = self.log_normaliser(logits)
-        best, token = top_logits(logits, count)
+        normaliser, maxima = self.log_normaliser(logits)
+        best, token = top_logits(logits, count, maxima)
         log_probability = best.to(normaliser.dtype) - normaliser[:, None]
         if only is not None and logit_of_forced is not None:
             alone = torch.full_like(log_probability, -torch.inf)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
+from transformer_core.models.precision import can_compile
 from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
@@ -163,11 +164,21 @@ class Hypotheses(ABC):
         self._prefix = None if self._prefix is None else self._prefix[places]
         self.trace = self.trace.index_select(2, places)
 
-    def log_normaliser(self, logits: Tensor) -> Tensor:
-        """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity."""
-        normaliser = logsumexp(logits)
+    def log_normaliser(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity.
+
+        Where kernels can be compiled, also return the maxima of these logits for `top_logits`.
+        """
+        blocks, size = _folding(logits.shape[1])
+        maxima = None
+        if size and logits.dtype != torch.float64 and can_compile(logits.device):
+            from transformer_core.models.ops.logits_kernel import normaliser_and_maxima  # It needs Triton, which a CPU's torch has not.
+
+            normaliser, maxima = normaliser_and_maxima(logits, blocks, BOS + 1)
+        else:
+            normaliser = logsumexp(logits)
         logits[:, PAD : BOS + 1] = -torch.inf  # No list of columns: it would be copied to a GPU, and the host would wait for that.
-        return normaliser
+        return normaliser, maxima
 
     @property
     def forcing(self) -> tuple[bool, bool]:
@@ -242,14 +253,13 @@ def _traced_back(trace: NDArray[np.int64], lengths: NDArray[np.int64], parents: 
     Returns:
         (B, N, T), with end tokens from an output's last token on.
     """
-    tokens = np.full((*lengths.shape, len(trace)), EOS)
-    sentences, hypotheses = np.arange(len(lengths))[:, None], parents
+    tokens, first = np.full((len(trace), *lengths.shape), EOS), trace.shape[3] * np.arange(len(lengths))[:, None]
+    places, steps = first + parents, trace.reshape(len(trace), 2, -1)  # Hypotheses among those of all sentences.
     for step in reversed(range(len(trace))):
         inside = step < lengths - 1
-        chosen, extended = trace[step][:, sentences, hypotheses]
-        tokens[:, :, step] = np.where(inside, chosen, EOS)
-        hypotheses = np.where(inside, extended, hypotheses)
-    return tokens
+        np.copyto(tokens[step], steps[step, 0].take(places), where=inside)
+        np.copyto(places, first + steps[step, 1].take(places), where=inside)
+    return tokens.transpose(1, 2, 0)
 
 
 def logsumexp(logits: Tensor) -> Tensor:
@@ -262,18 +272,24 @@ def logsumexp(logits: Tensor) -> Tensor:
     return (top.to(exact) - logits.log_softmax(dim=1, dtype=exact).gather(1, column)).squeeze(1)
 
 
-def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _folding(columns: int) -> tuple[int, int]:
+    """Return the number of blocks into which a row of logits is folded, and their size; that is 0 for a short row."""
+    blocks = max(1, columns // _FOLD**2) * _FOLD
+    return blocks, columns // blocks
+
+
+def top_logits(logits: Tensor, count: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the `count` largest logits of each row and their columns, both (R, count), in one pass over the row; topk takes several.
 
     A row is folded into blocks of equally spaced columns, with size and number of blocks about equal if V allows it. The `count` largest
     logits are in the `count` blocks with the largest maxima or among the columns left over in folding, so topk is applied only to these.
+    The maxima of the blocks, (R, blocks), may be known.
     """
-    blocks = max(1, logits.shape[1] // _FOLD**2) * _FOLD
-    size = logits.shape[1] // blocks
+    blocks, size = _folding(logits.shape[1])
     if size == 0 or blocks <= count:
         return logits.topk(count, dim=1)
     folded, rest = logits[:, : size * blocks].unflatten(1, (size, blocks)), logits[:, size * blocks :]
-    chosen = folded.amax(dim=1).topk(count, dim=1).indices[:, None]
+    chosen = (folded.amax(dim=1) if maxima is None else maxima).topk(count, dim=1).indices[:, None]
     inside = folded.gather(2, chosen.expand(-1, size, -1)).flatten(1)
     places = (chosen + torch.arange(0, size * blocks, blocks, device=logits.device)[:, None]).flatten(1)
     left = torch.arange(size * blocks, logits.shape[1], device=logits.device).expand(len(logits), -1)

@@ -85,7 +85,7 @@ class _Samples(Hypotheses):
         forced = self.forced()
         only = None if forced is None else forced.repeat_interleave(samples)
         logit_of_forced = None if only is None else logits[rows, only]  # Before `log_normaliser` forbids UNK, which a prefix may have.
-        normaliser = self.log_normaliser(logits)
+        normaliser, _ = self.log_normaliser(logits)
         token = self._drawn(logits, rows)
         logit = logits[rows, token]
         if only is not None and logit_of_forced is not None:

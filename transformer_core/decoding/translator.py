@@ -76,19 +76,28 @@ class Hypothesis:
     """A translation.
 
     Attributes:
+        made_of: the text, or the vocabulary and the token ids that `text` is made of when it is first read: most of a beam's are not.
         score: value that ranks hypotheses: the log-probability divided by the length penalty; of a sample the log-probability.
         tokens: number of tokens, end token included; 0 for an empty line's translation.
     """
 
-    text: str
+    made_of: str | tuple[Subword, list[int]]
     score: float
     log_probability: float
     tokens: int
 
+    @cached_property
+    def text(self) -> str:
+        """The translation as text."""
+        if isinstance(self.made_of, str):
+            return self.made_of
+        subword, ids = self.made_of
+        return subword.decode(ids)
+
     @classmethod
     def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":
-        """Return an output as a hypothesis with text."""
-        return cls(subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
+        """Return an output as a hypothesis."""
+        return cls((subword, finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,8 @@ def process_group(threads: int | None) -> Iterator[Rank]:
     choose_kernels(device)
     slow = None
     if world_size > 1:
+        # On an NVSwitch the switch itself can add up (NVLS), in an order that changes from call to call (nccl issue 1497).
+        os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
         on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
         torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
         slow = torch.distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)

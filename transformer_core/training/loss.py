@@ -33,6 +33,7 @@ from transformer_core.models.precision import can_compile
 
 _ROWS_PER_SLICE = 2048
 _ROWS_PER_SLICE_OF_GPU = 8192
+_MULTIPLE_OF_GPU = 8  # Columns of logits: rows in bf16 then begin at multiples of 16 bytes, which tensor cores need to be fast.
 _ROUND = 64
 _CACHED = 1 << 19  # float32 logits that a CPU works on at a time: 2 MiB.
 _MOST_NLL = 100.0  # Of a model that is far worse than chance; `math.exp` overflows at 710.
@@ -140,15 +141,16 @@ class _LossOfKernel(Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         from transformer_core.models.ops.loss_kernel import gradient_in_place  # It needs Triton, which a CPU's torch has not.
 
-        cast = weight.to(hidden.dtype)
+        vocab_size = len(weight)
+        cast = functional.pad(weight.to(hidden.dtype), (0, 0, 0, -vocab_size % _MULTIPLE_OF_GPU))
         hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
         sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
         for start in range(0, len(targets), _ROWS_PER_SLICE_OF_GPU):
             rows = slice(start, start + _ROWS_PER_SLICE_OF_GPU)
             logits = hidden[rows] @ cast.T
-            sums += gradient_in_place(logits, targets[rows], label_smoothing)
+            sums += gradient_in_place(logits[:, :vocab_size], targets[rows], label_smoothing)
             hidden_gradient[rows] = logits @ cast
-            weight_gradient += logits.T @ hidden[rows]
+            weight_gradient += (logits.T @ hidden[rows])[:vocab_size]
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         smoothed, nll = sums.unbind()
         ctx.mark_non_differentiable(nll)

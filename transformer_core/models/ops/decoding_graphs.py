@@ -16,6 +16,7 @@ _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can b
 # the first reservation is the length of the longest source plus this share, if that is more steps.
 _POSITIONS, _MORE = 32, 1 / 8
 _ROOM = 8  # Capacities are multiples of this.
+_CAPTURING = Lock()  # Threads may share a translator; and freeing cached memory, on all GPUs, ends another thread's capture.
 
 
 class Steps(Protocol):
@@ -50,7 +51,6 @@ class GraphedTransformer:
         with torch.cuda.device(model.device):
             self._stream = torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
-        self._lock = Lock()  # Of captures: threads may share a translator.
         self.newest: torch.cuda.CUDAGraph | None = None  # As long as a graph uses the pool, its memory is kept for the next one.
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
@@ -68,7 +68,7 @@ class GraphedTransformer:
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the kernels that `run` launches, without running them; return their replay."""
         graph = torch.cuda.CUDAGraph()
-        with self._lock, torch.cuda.device(self.model.device):
+        with _CAPTURING, torch.cuda.device(self.model.device):
             free, total = torch.cuda.mem_get_info()
             if free < total * _LEAST_FREE:
                 torch.cuda.empty_cache()

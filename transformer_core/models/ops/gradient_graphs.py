@@ -28,6 +28,8 @@ class GradientGraphs:
         self._sums = sums
         self._graphs: dict[tuple[int, ...], _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all warm-ups and captures: cuBLAS keeps a workspace for each stream that it has worked on.
+        self._stream = torch.cuda.Stream()
 
     def run(self, batch: PackedBatch, divisor: int, seed: Callable[[], None], add_gradients: AddGradients) -> None:
         """Add the gradients of a micro-batch.
@@ -52,15 +54,15 @@ class GradientGraphs:
         known.graph.replay()
 
     def _captured(self, batch: PackedBatch, add_gradients: AddGradients) -> _Graph:
-        """Capture a graph. Its kernels run once before, on a stream of their own, since what they need may not be made in a capture."""
+        """Capture a graph. Its kernels run once before, on the same stream, since what they need may not be made in a capture."""
         divisor, before = torch.ones((), device=self._sums.device), self._sums.clone()
-        aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             add_gradients(batch, divisor)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(self._stream)
         # Of this thread alone: the loader allocates pinned memory meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
             add_gradients(batch, divisor)
         self._sums.copy_(before)
         return _Graph(graph, batch, divisor)
