@@ -6,10 +6,13 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import chdir
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
+from uuid import UUID
 
 import httpx
 import psutil
@@ -22,14 +25,14 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Completed, Failed
+from prefect.states import Completed, Failed, Running
 
 from flows.dvc.commands import reproduce, stages_up_to
 from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
 from flows.process.exits import BUG
 from flows.process.patience import Patience
-from flows.process.runner import StageError, echo, reports_errors
+from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG
@@ -45,6 +48,8 @@ from transformer_core.yaml_io import parse_yaml, yaml_text
 
 SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
 TRAIN = "train"
+SECONDS_BETWEEN_CHECKS = 30.0
+_CLOSING_SECONDS = 5.0
 
 
 @flow(
@@ -65,7 +70,7 @@ def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None,
         0, or a failed state whose result is a `StageError` with the exit code of the stage that failed: Prefect's worker raises it.
     """
     try:
-        with machine_errors("pipeline", "Use a machine with more."):
+        with machine_errors("pipeline", "Use a machine with more."), staying_running():
             if recipe is None and not overrides:
                 run_stages(stages_up_to(last_stage))
             else:
@@ -74,6 +79,28 @@ def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None,
         failure = StageError(error.exit_code, str(error)) if isinstance(error, UserError) else error
         return Failed(message=str(failure), data=failure)
     return int(ExitCode.DONE)
+
+
+@contextmanager
+def staying_running() -> Iterator[None]:
+    """Set the current flow run to Running again if it is marked as crashed during the block, so that it can be cancelled.
+
+    After the server was away, the automation for lost machines fires before the first heartbeat arrives. A temporary server has none.
+    """
+    if not PREFECT_API_URL.value():
+        yield
+        return
+    context, run = copy_context(), UUID(str(flow_run.get_id()))
+    with in_background(lambda stop: context.run(_stay_running, run, stop), "staying-running", _CLOSING_SECONDS):
+        yield
+
+
+def _stay_running(run: UUID, stop: Event) -> None:
+    while not stop.wait(SECONDS_BETWEEN_CHECKS):
+        with suppress(Exception), get_client(sync_client=True) as client:  # Prefect may be away.
+            state = client.read_flow_run(run).state
+            if state and state.is_crashed():
+                client.set_flow_run_state(run, Running(message="Marked as crashed, but alive"), force=True)
 
 
 def run_in_worktree(document: Mapping[str, Any], names: Sequence[str]) -> None:

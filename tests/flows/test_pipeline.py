@@ -233,14 +233,24 @@ def test_a_run_with_other_settings_leaves_params_yaml_and_outputs_as_they_are_an
 
 
 @with_prefect
-def test_a_run_that_is_marked_as_crashed_while_it_is_alive_goes_on_and_is_completed(client: SyncPrefectClient, prefect_server: str) -> None:
+def test_a_run_that_is_marked_as_crashed_while_it_is_alive_is_running_again(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str
+) -> None:
     """As the automation for lost machines does after the server was away."""
-    crash = "from prefect.states import Crashed; from prefect.client.orchestration import get_client"
-    mark = "client.set_flow_run_state(os.environ['TRANSFORMER_FLOW_RUN_ID'], Crashed(), force=True)"
-    behave("train", f"os.environ['PREFECT_API_URL'] = {prefect_server!r}\n{crash}\nwith get_client(sync_client=True) as client: {mark}")
+    monkeypatch.setenv("PREFECT_API_URL", prefect_server)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.2)
+    behave(
+        "train",
+        f"""from prefect.states import Crashed; from prefect.client.orchestration import get_client
+os.environ['PREFECT_API_URL'], run = {prefect_server!r}, os.environ['TRANSFORMER_FLOW_RUN_ID']
+with get_client(sync_client=True) as client:
+    client.set_flow_run_state(run, Crashed(), force=True)
+    while client.read_flow_run(run).state_name != 'Running': time.sleep(0.1)""",
+    )
     state = run_pipeline()
     assert state.is_completed(), state.message
-    assert [str(one.name) for one in client.read_flow_run_states(state.state_details.flow_run_id)][-2:] == ["Crashed", "Completed"]
+    names = [str(one.name) for one in client.read_flow_run_states(state.state_details.flow_run_id)]
+    assert names[-3:] == ["Crashed", "Running", "Completed"]
 
 
 @with_prefect
