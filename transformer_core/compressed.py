@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,15 @@ from transformer_core.errors import UserError, first_line
 # What the openers raise for a damaged file; of the others' errors of the machine `_Bounded` tells those of damage.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 ZIP = "zip"
-# The beginning of a compressed file, by the program that made it.
-_BEGINNINGS = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "bzip2": b"BZh", "zstd": b"\x28\xb5\x2f\xfd", ZIP: b"PK\x03\x04"}
+# The beginning of a compressed file as a regular expression, by the program that made it.
+_BEGINNINGS = {
+    "gzip": b"\x1f\x8b\x08",
+    "xz": b"\xfd7zXZ\x00",
+    "bzip2": b"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",  # BZh alone may begin a text.
+    "zstd": b"[(]\xb5/\xfd",
+    ZIP: b"PK\x03\x04",
+}
+_LONGEST_BEGINNING = 10
 # The program that made a file, by the ending of its name.
 _ENDINGS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
 # The content may have this many times the size of its file plus this many bytes, far more than text needs.
@@ -88,8 +96,8 @@ def too_large(path: Path, most: int) -> UserError:
 
 def _program(file: BinaryIO) -> str | None:
     """Return the program that compressed an open file, which is not read further; None if it is not compressed."""
-    beginning = cast(io.BufferedReader, file).peek(max(map(len, _BEGINNINGS.values())))
-    return next((program for program, mark in _BEGINNINGS.items() if beginning.startswith(mark)), None)
+    beginning = cast(io.BufferedReader, file).peek(_LONGEST_BEGINNING)
+    return next((program for program, mark in _BEGINNINGS.items() if re.match(mark, beginning)), None)
 
 
 def _content(file: BinaryIO, path: Path, program: str | None) -> BinaryIO:
