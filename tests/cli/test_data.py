@@ -16,14 +16,11 @@ from transformer_core.errors import UserError
 from transformer_core.files import write_json, write_text
 
 
-def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
-    lines = call("recipe").out.split("\n")[:-1]
-    assert [tuple(line.split(maxsplit=1)) for line in lines] == [(name, recipes.description(name)) for name in recipes.names()]
-
-
-def test_a_recipe_is_written_and_over_an_edited_one_if_forced(call: Call, tmp_path: Path) -> None:
+def test_recipes_are_listed_and_one_is_written_and_over_an_edited_one_if_forced(call: Call, tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
+    lines = call("recipe").out.split("\n")[:-1]
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == [(name, recipes.description(name)) for name in recipes.names()]
     assert call("recipe", "tatoeba") == (0, "params.yaml is the recipe tatoeba. Next: dvc repro\n", "")
     follows = "transformer-core data new NAME FILE [FILE]"  # The recipe alone names no corpus.
     assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")

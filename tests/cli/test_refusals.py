@@ -50,7 +50,6 @@ REFUSALS = [
     (f"{ATTENTION} --model learned '{LONG}'", 65, r"SOURCE_SENTENCE: \d+ tokens, .* 6 positions\. Split"),
     (f"{ATTENTION} --model learned a '{LONG}'", 65, r"TARGET_SENTENCE: \d+ tokens"),
     (f"{ATTENTION} --out text.en a b", 78, r"--out: text\.en cannot be written to \(File exists\)"),
-    (f"{SCORE} text.en", 78, "required: TARGET"),
     (f"{SCORE} text.en two.de", 65, r"text\.en: 3 lines, but two\.de has 2"),
     (f"{SCORE} text.en bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 2\)\. Re-encode"),
     (f"{SCORE} --device gpu text.en text.de", 78, "--device: must be cpu, cuda or cuda:N, got 'gpu'"),
@@ -58,9 +57,7 @@ REFUSALS = [
     (f"{SCORE} --model learned long two.de", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
     (f"{SCORE} longer two.de", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),  # The model would take 50 GB.
     (f"{SCORE} --max-input 4 two.de long", 65, r"long:2: \d+ tokens, at most 4"),
-    (f"{SCORE} empty empty", 65, "empty: holds no sentence"),
     (f"{SCORE} blank blank", 65, "blank: holds no sentence"),
-    ("compare text.de text.de", 78, "required: --ref"),
     (f"{COMPARE} two.de", 65, r"text\.de: 3 lines, but two\.de has 2"),
     (f"{COMPARE} text.de --source two.de", 65, r"two\.de: 2 lines, but text\.de has 3"),
     (f"{COMPARE} gold.tree", 65, r"gold\.tree:2: not one tree in brackets"),
