@@ -31,14 +31,11 @@ def test_help_and_commands_without_a_model_load_only_what_they_need(tmp_path: Pa
     assert not loaded_by(["recipe", "tatoeba"], tmp_path) & {"torch", "pandas"}
 
 
-def test_the_version_is_that_of_the_installed_package() -> None:
-    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
-
-
-def test_a_call_without_arguments_shows_the_help_with_the_other_modules() -> None:
+def test_a_call_without_arguments_shows_the_help_with_the_other_modules_and_the_version_is_the_packages() -> None:
     alone, asked = (subprocess.run([COMMAND, *words], capture_output=True, text=True, check=True).stdout for words in ([], ["--help"]))
     assert alone == asked
+    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
     modules = [f"flows{name}" for name in re.findall(r"(?: |flows)(\.[a-z]+)", alone.splitlines()[-1])]
     assert (len(modules), [name for name in modules if find_spec(name) is None]) == (6, [])
 

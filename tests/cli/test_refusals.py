@@ -42,7 +42,6 @@ REFUSALS = [
     (f"{EXPORT} --out transformer", 78, "transformer: exists and is no exported model"),
     (f"{ATTENTION} --layers 3 a", 78, "--layers: 3 requested, but the model has 2"),
     (f"{ATTENTION} --layers 1, a", 78, "--layers: .* above 0, got ''"),
-    (f"{ATTENTION} --kind self a", 78, "--kind: invalid choice: 'self'"),
     (f"{ATTENTION} ' '", 78, "SOURCE_SENTENCE: no text"),
     (f"{ATTENTION} th\udcff", 78, "SOURCE_SENTENCE: must be valid UTF-8"),
     (f"{ATTENTION} --model recurrent --kind encoder a", 78, r"--kind: .* encoder .*\. It has: cross"),
@@ -53,7 +52,6 @@ REFUSALS = [
     (f"{SCORE} text.en two.de", 65, r"text\.en: 3 lines, but two\.de has 2"),
     (f"{SCORE} text.en bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 2\)\. Re-encode"),
     (f"{SCORE} --device gpu text.en text.de", 78, "--device: must be cpu, cuda or cuda:N, got 'gpu'"),
-    (f"{SCORE} --batch-tokens 0 text.en text.de", 78, "--batch-tokens: .* above 0"),
     (f"{SCORE} --model learned long two.de", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
     (f"{SCORE} longer two.de", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),  # The model would take 50 GB.
     (f"{SCORE} --max-input 4 two.de long", 65, r"long:2: \d+ tokens, at most 4"),
