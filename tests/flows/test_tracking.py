@@ -234,17 +234,13 @@ def test_a_record_that_cannot_be_sent_blocks_no_other_and_its_error_is_raised_at
     assert unsent(mlflow_store) == ["0aaa"]
 
 
-def answered(status: int) -> HTTPError:
-    return HTTPError(f"{status} Client Error", response=Mock(status_code=status))
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (MlflowException("no permission", PERMISSION_DENIED), 78),
         (MlflowException("error code 401 != 200", UNAUTHENTICATED), 78),
-        (answered(403), 78),
-        (answered(503), 69),
+        (HTTPError(response=Mock(status_code=403)), 78),
+        (HTTPError(response=Mock(status_code=503)), 69),
         (MlflowException("the database is away", INTERNAL_ERROR), 69),
     ],
 )

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -85,9 +86,9 @@ def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_
     assert not list(place.glob("models")) + list(place.glob(".state/*/state-*.pt"))
 
 
-def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_dependencies_does_not_fetch(place: Path) -> None:
-    """As after `dvc repro --single-item --pull train` in a fresh clone."""
-    prepare("bpe")
+def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that_is_longer_than_it_first(place: Path) -> None:
+    """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
+    prepare("bpe", warmup=40)
     assert not Path("data/binarized/test").exists()
     assert open_split(Path("data/binarized/train")).longest == LONGEST
     set_params(model=LEARNED | {"most_positions": LONGEST})
@@ -96,6 +97,8 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     assert trained.returncode == 0, trained.stderr
     (record,) = recorded()
     assert "manifest.json" not in record.artifacts
+    starts = [line.split(" ")[0] for line in trained.stderr.splitlines()]
+    assert starts.index("train.warmup:") < starts.index("training")
 
 
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +179,8 @@ def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_upd
     place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """The greedy outputs, or the teacher-forced scores."""
-
-    def allocate(*_: object) -> None:
-        raise MemoryError
-
     prepare("bpe")
-    monkeypatch.setattr(f"transformer_core.training.validation.{fails}", allocate)
+    monkeypatch.setattr(f"transformer_core.training.validation.{fails}", Mock(side_effect=MemoryError))
     ended = stage_here("train")
     said = "a validation does not fit the memory of this cpu beside micro-batches of 320 tokens. Lower train.tokens_per_microbatch"
     assert ended.stderr.splitlines()[-1].startswith(said)
@@ -250,11 +249,3 @@ def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_a
     assert trained(3) == (True, other)
     assert trained(3, warmup=78)[0] is False
     assert len(list(place.glob(f"shared/*/{STORED}"))) == 1
-
-
-@pytest.mark.usefixtures("place")
-def test_a_warm_up_longer_than_the_training_is_named_before_the_training() -> None:
-    prepare("bpe", updates=1, validate_every=1, warmup=40)
-    lines = stage_here("train").stderr.splitlines()
-    warning = next(number for number, line in enumerate(lines) if line.startswith("train.warmup: 40 updates"))
-    assert warning < next(number for number, line in enumerate(lines) if line.startswith("training "))
