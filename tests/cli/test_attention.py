@@ -12,30 +12,33 @@ from tests.models.on_disk import VOCAB, write_model
 from transformer_core.models.architectures import build
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(call: Call, tmp_path: Path) -> None:
+def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(call: Call) -> None:
     done = call("attention", "--model", "transformer", "--out", "seen/it", "the dog sees", "der Hund sieht")
     assert done == (0, "seen/it: encoder.svg, decoder.svg, cross.svg, attention.json (layers 1, 2; heads 1, 2)\n", "")
-    assert names(tmp_path / "seen" / "it") == ["attention.json", "cross.svg", "decoder.svg", "encoder.svg"]
-    document = json.loads((tmp_path / "seen" / "it" / "attention.json").read_text(encoding="utf-8"))
-    assert "".join(document["source"]) == "▁the▁dog▁sees</s>"
-    assert "".join(document["target_predicted"]) == "▁der▁Hund▁sieht</s>"
+    pictures = [Path(f"seen/it/{kind}.svg") for kind in ("encoder", "decoder", "cross")]
+    assert {*Path("seen/it").iterdir()} == {Path("seen/it/attention.json"), *pictures}
+    assert all(picture.read_bytes().startswith(b"<?xml") for picture in pictures)
+    document = json.loads(Path("seen/it/attention.json").read_text(encoding="utf-8"))
+    assert ["".join(document[side]) for side in ("source", "target_predicted")] == ["▁the▁dog▁sees</s>", "▁der▁Hund▁sieht</s>"]
     assert len(document["attention"]) == 3 * 2 * 2
     for head in document["attention"]:
         assert np.array(head["weights"]).sum(axis=1) == pytest.approx(1, abs=1e-4)
-    for kind in ("encoder", "decoder", "cross"):
-        assert (tmp_path / "seen" / "it" / f"{kind}.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_layers_heads_and_a_kind_can_be_chosen(call: Call, tmp_path: Path) -> None:
-    chosen = ("--kind", "cross", "--layers", "2", "--heads", "2,1,2")
-    done = call("attention", "--model", "transformer", "--out", "a", *chosen, "the dog", "der Hund")
-    assert done.out == "a: cross.svg, attention.json (layers 2; heads 1, 2)\n"
-    document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
-    assert [(head["kind"], head["layer"], head["head"]) for head in document["attention"]] == [("cross", 2, 1), ("cross", 2, 2)]
+@pytest.mark.parametrize(
+    ("options", "layers_and_heads", "heads"),
+    [
+        ("transformer --kind cross --layers 2 --heads 2,1,2", "layers 2; heads 1, 2", [("cross", 2, 1), ("cross", 2, 2)]),
+        ("recurrent", "layers 1; heads 1", [("cross", 1, 1)]),
+    ],
+)
+def test_layers_heads_and_a_kind_can_be_chosen_and_a_recurrent_model_has_one_map(
+    options: str, layers_and_heads: str, heads: list[tuple[str, int, int]], call: Call
+) -> None:
+    done = call("attention", "--out", "a", "--model", *options.split(), "the dog", "der Hund")
+    assert done.out == f"a: cross.svg, attention.json ({layers_and_heads})\n"
+    document = json.loads(Path("a/attention.json").read_text(encoding="utf-8"))
+    assert [(head["kind"], head["layer"], head["head"]) for head in document["attention"]] == heads
 
 
 def test_without_a_target_the_models_own_translation_is_shown(call: Call, tmp_path: Path) -> None:
@@ -45,12 +48,6 @@ def test_without_a_target_the_models_own_translation_is_shown(call: Call, tmp_pa
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
     shown = "".join(document["target_predicted"]).removesuffix("</s>").replace("▁", " ").strip()
     assert shown == translation != ""
-
-
-def test_a_recurrent_model_has_one_map(call: Call, tmp_path: Path) -> None:
-    done = call("attention", "--model", "recurrent", "--out", "a", "the dog", "der Hund")
-    assert done.out == "a: cross.svg, attention.json (layers 1; heads 1)\n"
-    assert names(tmp_path / "a") == ["attention.json", "cross.svg"]
 
 
 def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_translation(call: Call, tmp_path: Path) -> None:

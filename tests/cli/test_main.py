@@ -31,18 +31,12 @@ def test_help_and_commands_without_a_model_load_only_what_they_need(tmp_path: Pa
     assert not loaded_by(["recipe", "tatoeba"], tmp_path) & {"torch", "pandas"}
 
 
-def test_the_version_is_that_of_the_installed_package() -> None:
-    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
-
-
-def test_a_call_without_arguments_shows_the_help() -> None:
+def test_a_call_without_arguments_shows_the_help_with_the_other_modules_and_the_version_is_the_packages() -> None:
     alone, asked = (subprocess.run([COMMAND, *words], capture_output=True, text=True, check=True).stdout for words in ([], ["--help"]))
     assert alone == asked
-    assert alone.startswith("usage: transformer-core")
-    training, more = alone.splitlines()[-2:]
-    assert training == "train: transformer-core recipe NAME, then dvc repro"
-    modules = [f"flows{name}" for name in re.findall(r"(?: |flows)(\.[a-z]+)", more)]
+    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
+    modules = [f"flows{name}" for name in re.findall(r"(?: |flows)(\.[a-z]+)", alone.splitlines()[-1])]
     assert (len(modules), [name for name in modules if find_spec(name) is None]) == (6, [])
 
 
@@ -73,26 +67,19 @@ def test_a_command_that_runs_out_of_memory_names_the_option_to_lower(call: Call,
     )
 
 
-FAILING = """from flows.process.runner import reports_errors
+FAILING = """from flows.process.runner import reports_errors, run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
-@reports_errors
 def main():
     raise {error}
-raise SystemExit(main())
-"""
-FAILING_STAGE = """from flows.process.runner import run_stage
-from transformer_core.errors import UserError
-def body():
-    raise UserError("no")
-raise SystemExit(run_stage("toy", body))
+raise SystemExit({call})
 """
 RECIPE = [str(COMMAND), "recipe", "tatoeba"]
 LIST = [str(COMMAND), "recipe"]
 FULL_DISK = r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n"
 
 
-def failing(error: str) -> list[str]:
-    return [sys.executable, "-c", FAILING.format(error=error)]
+def failing(error: str, call: str = "reports_errors(main)()") -> list[str]:
+    return [sys.executable, "-c", FAILING.format(error=error, call=call)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +90,7 @@ def failing(error: str) -> list[str]:
         (">/dev/full", LIST, 78, FULL_DISK),
         (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
         (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
-        (">&{unread} 2>&{unread}", [sys.executable, "-c", FAILING_STAGE], 65, ""),
+        (">&{unread} 2>&{unread}", failing("UserError('no')", "run_stage('toy', main)"), 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
         ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
     ],

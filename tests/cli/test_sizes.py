@@ -26,15 +26,12 @@ def write_params(folder: Path, recipe: str, *changes: tuple[str, str]) -> None:
     (folder / "params.yaml").write_text(text, encoding="utf-8")
 
 
-def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[..., Any], tmp_path: Path) -> None:
+def test_sizes_are_those_of_params_yaml_or_a_preset(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
+    shown = call("info", "--preset", "base", "--vocab-size", "37000").out
+    assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
     write_params(tmp_path, "tatoeba", ("preset: tiny", "preset: tiny\n  layers: 1"))
     found = document("info")
     assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, recipes.load("tatoeba").bpe.vocab_size)
-
-
-def test_sizes_are_shown_with_thousands_separated(call: Call) -> None:
-    shown = call("info", "--preset", "base", "--vocab-size", "37000").out
-    assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
 
 
 def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_attention(document: Callable[..., Any]) -> None:
@@ -50,20 +47,14 @@ def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_att
     assert found["training"]["state_bytes"] == 16 * total
 
 
-@pytest.mark.parametrize(
-    ("architecture", "parts"),
-    [
-        ("recurrent", {"total", "embedding", "encoder", "attention", "decoder", "combine"}),
-        ("convolutional", {"total", "embedding", "encoder_convolution", "decoder_convolution", "decoder_attention", "last"}),
-    ],
-)
-def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], document: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("architecture", ["recurrent", "convolutional"])
+def test_the_baselines_have_sizes_too(architecture: str, document: Callable[..., Any]) -> None:
     found = document("info", "--architecture", architecture, "--preset", "tiny", "--vocab-size", "2000", "--length", "25")
     assert found["model"]["architecture"] == architecture
-    assert found["parameters"]["embedding"] == 2000 * found["model"]["d_model"]
-    assert set(found["parameters"]) == parts
+    total = found["parameters"].pop("total")
+    assert total == sum(found["parameters"].values())
     # Each weight is multiplied once a token, forward and twice backward, but for vectors; a decoder layer attends to 25 positions.
-    products, attention = 6 * found["parameters"]["total"], 6 * 2 * 25 * found["model"]["layers"] * found["model"]["d_model"]
+    products, attention = 6 * total, 6 * 2 * 25 * found["model"]["layers"] * found["model"]["d_model"]
     assert 0.9 * products < found["training"]["flops_a_token"] <= products + attention
 
 

@@ -6,9 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +15,7 @@ import torch
 
 from tests.cli.conftest import COMMAND, Call
 from tests.models.on_disk import write_drawn
+from tests.waiting import wait_for
 from transformer_core.cli import translate as command
 from transformer_core.config import Decode
 from transformer_core.files import read_json, sha256_of, write_json
@@ -34,13 +32,11 @@ def translate(call: Call, model: Path) -> Call:
 
 
 def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Call) -> None:
-    done = translate(stdin="a cat\n\n  \na cat\nthe\tdog\u2028sees\x0b\x0ca\rcat".encode())  # Only a line feed ends a line.
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.split("\n")
-    assert len(lines) == 6
-    assert lines[0] == lines[3] != ""
-    assert lines[1:3] == ["", ""]
-    assert lines[5] == ""
+    done = translate(stdin="a cat\n\n  \na cat\nthe\tdog\u2028sees\x0b\x0ca\rcat\n{".encode())  # Only a line feed ends a line.
+    assert (done.code, done.err.split(": ")[0]) == (0, "lines with unknown characters, which are left out")
+    first, *empty, fourth, _, _, end = done.out.split("\n")
+    assert first == fourth != ""
+    assert [*empty, end] == [""] * 3
 
 
 def test_n_best_gives_number_score_log_probability_and_text(translate: Call) -> None:
@@ -66,51 +62,19 @@ def test_a_person_at_a_terminal_gets_a_prompt_and_an_answer_for_each_line_until_
         while shown.count(b"> ") < prompts:
             shown += os.read(keyboard, 4096)
         os.write(keyboard, typed)
-    read_to_the_end(keyboard)
-    assert process.wait(300) == 0
-    assert re.fullmatch(rb"> the dog\s+.*\w.*\s+> ", shown)
-
-
-def read_to_the_end(keyboard: int) -> None:
-    """Read what a process writes to its terminal, until nobody holds the other end any more; then close this one."""
-    with suppress(OSError):
+    with suppress(OSError):  # Until nobody holds the other end any more.
         while os.read(keyboard, 4096):
             pass
     os.close(keyboard)
-
-
-def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
-    """Interrupt a process that waits for input, and return its standard error.
-
-    A signal between Python's last check for signals and the system call that waits is only handled after the next one.
-    """
-    for _ in range(12):
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=10)[1]
-    raise AssertionError("still there")
-
-
-def test_a_line_longer_than_max_input_is_translated_in_parts_and_the_others_come_out(translate: Call) -> None:
-    stdin = b"a cat\n" + b"a cat sees the dog " * 2_000 + b"\nder Hund\n"
-    plain = translate(stdin=b"a cat\nder Hund\na cat sees the dog\n").out.split("\n")
-    assert all(plain[:3])
-    parts = translate("--max-input", "18", stdin=stdin)
-    assert (parts.code, parts.out.count("\n"), parts.out.split("\n")[0::2]) == (0, 3, [plain[0], plain[1]])
-    assert parts.out.split("\n")[1].count(plain[2]) > 1_000
-    assert parts.err == (
-        "lines of more than 18 tokens, translated sentence by sentence: 1 of 3, the first is line 2; "
-        "a sentence was cut in 1 of 3, the first is line 2\n"
-    )
+    assert process.wait(300) == 0
+    assert re.fullmatch(rb"> the dog\s+.*\w.*\s+> ", shown)
 
 
 def test_a_line_longer_than_the_training_s_or_than_the_learned_positions_is_translated_in_parts(
     models: Path, call: Call, model: Path, tmp_path: Path
 ) -> None:
     stdin = b"the dog\nthe dog sees a cat the dog sees a cat\n"
-    done = call("translate", "--model", models / "learned", stdin=stdin)
-    assert (done.code, done.out.count("\n")) == (0, 2)
-    assert done.err.startswith("lines of more than 5 tokens, translated sentence by sentence: 1 of 2, the first is line 2;")
+    assert call("translate", "--model", models / "learned", stdin=stdin).err.startswith("lines of more than 5 tokens, ")
     trained = shutil.copytree(model, tmp_path / "trained")
     write_json(trained / "config.json", read_json(trained / "config.json") | {"longest_source": 19})
     done = call("translate", "--model", trained, stdin=stdin)
@@ -119,34 +83,13 @@ def test_a_line_longer_than_the_training_s_or_than_the_learned_positions_is_tran
     assert done.out != call("translate", "--model", model, stdin=stdin).out
 
 
-def test_the_parts_of_a_line_have_one_prefix_and_one_list_of_translations(translate: Call, tmp_path: Path) -> None:
-    (tmp_path / "prefixes").write_bytes(b"der Hund\n\n")
-    stdin = b"a cat sees the dog. the dog sees a cat.\na cat\n"
-    done = translate("--max-input", "20", "--prefixes", "prefixes", "--nbest", "--beam", "2", stdin=stdin)
-    rows = [line.split("\t") for line in done.out.split("\n")[:-1]]
-    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
-    assert all(row[3].startswith("der Hund") for row in rows[:2])
-
-
-def test_unknown_characters_are_counted_and_named(translate: Call) -> None:
-    done = translate(stdin="a cat 😀\nthe {dog} 😀\nthe dog\n".encode())
-    assert (done.code, done.out.count("\n")) == (0, 3)
-    assert done.err == (
-        "lines with unknown characters, which are left out: 2 of 3, the first is line 1: 😀 (U+1F600) in 2, { (U+007B) in 1, "
-        "} (U+007D) in 1. Replace them, or train with bpe.byte_fallback: true.\n"
-    )
-
-
-def test_files_are_read_and_written_as_standard_input_and_output_are(translate: Call, tmp_path: Path) -> None:
-    (tmp_path / "lines").write_bytes(b"the dog\n\na cat\n")
-    piped = translate(stdin=b"the dog\n\na cat\n")
-    assert translate("--out", "out", "lines") == (0, "", "")
-    assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
-    assert translate("--interactive", "lines").out == piped.out
-
-
-def test_a_run_that_fails_leaves_the_finished_lines(translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_translated_and_a_failed_run_leaves_its_lines(translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LINES_AT_ONCE", {"torch": 2, "ctranslate2": 2})
+    (tmp_path / "lines").write_bytes(b"the dog\n" * 8)
+    piped = translate(stdin=b"the dog\n" * 8).out
+    assert translate("--interactive", "lines").out == piped
+    assert translate("--out", "out", "lines") == (0, "", "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == piped
     (tmp_path / "lines").write_bytes(b"the dog\n" * 8 + b"th\xff\n")
     (tmp_path / "out").write_bytes(b"earlier\n")
     code, line = translate("--out", "out", "lines").refusal()
@@ -167,11 +110,13 @@ def test_an_interrupt_leaves_the_finished_lines_beside_the_output(model: Path, t
     process.stdin.write(b"the dog\na cat\n")
     process.stdin.flush()
     part = tmp_path / "out.part"
-    while not part.exists() or part.read_bytes().count(b"\n") < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    assert interrupt(process) == b"transformer-core: interrupted\n"
-    assert process.returncode == 75
+    wait_for(lambda: part.exists() and part.read_bytes().count(b"\n") == 2, process=process)
+    error = b""
+    while process.returncode is None:  # A signal just before the system call that waits is only handled after the next one.
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            error = process.communicate(timeout=10)[1]
+    assert (process.returncode, error) == (75, b"transformer-core: interrupted\n")
     assert part.read_bytes().count(b"\n") == 2
     assert not (tmp_path / "out").exists()
 
@@ -190,37 +135,30 @@ def test_models_translate_together_in_one_direction_where_they_share_their_vocab
     alone = translate("--engine", "torch", stdin=b"the dog\na cat\n")
     assert translate("--model", model, stdin=b"the dog\na cat\n") == (0, alone.out, "")
     write_drawn(tmp_path / "other", vocab_size=30)
-    code, line = translate("--model", "other", stdin=b"the dog\n").refusal()
-    assert code == 78
-    assert line.endswith("Models that translate together share their vocabulary.")
-    back = shutil.copytree(model, tmp_path / "back")
-    write_json(back / "config.json", read_json(back / "config.json") | {"source": "de", "target": "en"})
-    code, line = translate("--model", back, stdin=b"a cat\n").refusal()
-    assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
+    shutil.copytree(model, tmp_path / "back")
+    write_json(tmp_path / "back/config.json", read_json(model / "config.json") | {"source": "de", "target": "en"})
+    for other, rule in (("other", "share their vocabulary"), ("back", "have one direction")):
+        code, line = translate("--model", other, stdin=b"the dog\n").refusal()
+        assert (code, line.split(". ")[-1]) == (78, f"Models that translate together {rule}.")
 
 
 OWN = {"beam": 3, "penalty": "power", "alpha": 1.5, "max_extra": 3, "precision": "float64", "engine": "torch", "shortlist": False}
 
 
-@pytest.fixture
-def scored(model: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Return the model with a search of its own, `OWN` with changes."""
-
-    def changed(**changes: object) -> Path:
-        directory = Path(shutil.copytree(model, tmp_path / "scored", dirs_exist_ok=True))
-        search = Decode.model_validate({**OWN, "batch_tokens": 500, **changes})
-        write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": search.model_dump()})
-        return directory
-
-    return changed
+def scored(model: Path, **changes: object) -> Path:
+    """A copy of the model with a search of its own, `OWN` with changes."""
+    directory = Path(shutil.copytree(model, "scored", dirs_exist_ok=True))
+    search = Decode.model_validate({**OWN, "batch_tokens": 500, **changes})
+    write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": search.model_dump()})
+    return directory
 
 
-def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: Call, call: Call, scored: Callable[..., Path]) -> None:
+def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: Call, call: Call, model: Path) -> None:
     stdin, output = b"the dog\na cat\n", ("--nbest", "--verbose")
     options = [word for name, value in OWN.items() if name != "shortlist" for word in (f"--{name.replace('_', '-')}", value)]
     asked = translate(*output, *options, stdin=stdin)
     assert asked.err.startswith("engine torch, float64, on ")
-    by_default = partial(call, "translate", "--model", scored(), *output)
+    by_default = partial(call, "translate", "--model", scored(model), *output)
     assert by_default(stdin=stdin) == asked
     assert by_default("--alpha", "0.5", stdin=stdin) == translate(*output, *options, "--alpha", "0.5", stdin=stdin) != asked
     assert by_default("--sample", "2", stdin=stdin).code == 0
@@ -241,10 +179,10 @@ def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: 
     ],
 )
 def test_the_engine_and_precision_of_a_model_give_way_to_options_that_these_lack(
-    options: tuple[str, ...], engine: str, call: Call, scored: Callable[..., Path], tmp_path: Path
+    options: tuple[str, ...], engine: str, call: Call, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "prefixes").write_bytes(b"der\n")
-    done = call("translate", "--model", scored(engine="ctranslate2", precision="int8"), "--verbose", *options, stdin=b"the dog\n")
+    done = call("translate", "--model", scored(model, engine="ctranslate2", precision="int8"), "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err.split(", on ")[0]) == (0, f"engine {engine}")
 
 
@@ -261,31 +199,23 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     first, second = translate("--prefixes", "prefixes", stdin=b"a cat\na cat\n").out.split("\n")[:2]
     assert first.startswith("der Hund")
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
-    code, line = translate("--prefixes", "prefixes", "--out", "out", stdin=b"a\n").refusal()
-    assert (code, line.split(". ")[0]) == (65, "prefixes: has more lines than the input")
-    assert not (tmp_path / "out").exists()
+    assert "prefixes: has more lines than the input" in translate("--prefixes", "prefixes", stdin=b"a\n").err
+    listed = ("--max-input", "20", "--prefixes", "prefixes", "--nbest", "--beam", "2")
+    done = translate(*listed, stdin=b"a cat sees the dog. the dog sees a cat.\na cat\n")  # The first line in parts.
+    rows = [line.split("\t") for line in done.out.split("\n")[:-1]]
+    assert [(row[0], row[3].startswith("der Hund")) for row in rows[:2]] == [("1", True)] * 2
+    assert [row[0] for row in rows[2:]] == ["2", "2"]
 
 
-def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path: Path) -> None:
-    (tmp_path / "lines").write_bytes(b"a cat\n")
-    saved = os.dup(0)
-    try:
-        with (tmp_path / "lines").open("rb") as lines:
-            os.dup2(lines.fileno(), 0)
-        assert translate("--out", "lines").refusal()[0] == 78
-    finally:
-        os.dup2(saved, 0)
-        os.close(saved)
-    assert (tmp_path / "lines").read_bytes() == b"a cat\n"
-
-
-def test_a_file_that_standard_output_is_appended_to_keeps_what_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "all.de").write_text("before\n")
-    code = "with _written(Path('/dev/stdout')) as file: file.write(b'after\\n')"
-    code = f"from pathlib import Path\nfrom transformer_core.cli.translate import _written\n{code}"
-    with (tmp_path / "all.de").open("ab") as stream:
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=stream, check=True)
-    assert (tmp_path / "all.de").read_text() == "before\nafter\n"
+def test_a_file_that_is_a_standard_stream_keeps_what_is_in_it(model: Path, tmp_path: Path) -> None:
+    lines, command = tmp_path / "lines", [COMMAND, "translate", "--model", model, "--out"]
+    lines.write_bytes(b"a cat\n")
+    with lines.open("rb") as stream:
+        assert subprocess.run([*command, "lines"], cwd=tmp_path, stdin=stream, check=False).returncode == 78
+    assert lines.read_bytes() == b"a cat\n"
+    with lines.open("ab") as stream:
+        subprocess.run([*command, "/dev/stdout"], input=b"a cat\n", stdout=stream, check=True)
+    assert re.fullmatch(rb"a cat\n.+\n", lines.read_bytes())
 
 
 def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_path: Path) -> None:
@@ -303,16 +233,12 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_engine_is_named_with_the_reason_for_it(translate: Call) -> None:
-    done = translate("--device", "cpu", "--verbose", "--engine", "ctranslate2", "--threads", "3", stdin=b"the dog\n")
-    assert (done.code, done.err) == (0, "engine ctranslate2, float32, on cpu, 3 CPU threads: as asked\n")
-
-
-@pytest.mark.parametrize(("fast", "name"), [(True, "bf16"), (False, "float32")])
-def test_an_automatic_precision_is_named_as_what_it_is(fast: bool, name: str, translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_core.models.precision.has_fast_bf16", lambda _: fast)
-    done = translate("--device", "cpu", "--verbose", "--precision", "auto", stdin=b"the dog\n")
-    assert (done.code, done.err.split(" on ")[0]) == (0, f"engine torch, {name},")
+def test_the_engine_and_an_automatic_precision_are_named(translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = partial(translate, "--device", "cpu", "--verbose", stdin=b"the dog\n")
+    assert asked("--engine", "ctranslate2", "--threads", "3").err == "engine ctranslate2, float32, on cpu, 3 CPU threads: as asked\n"
+    for fast, name in ((True, "bf16"), (False, "float32")):
+        monkeypatch.setattr("transformer_core.models.precision.has_fast_bf16", lambda _, fast=fast: fast)
+        assert asked("--precision", "auto").err.startswith(f"engine torch, {name}, on ")
 
 
 def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:

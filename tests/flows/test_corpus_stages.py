@@ -1,23 +1,17 @@
 """The stages from download to binarize, in an empty working directory."""
 
-import hashlib
 import json
+import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
-from ruamel.yaml import YAML
 
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
-from tests.waiting import free_port, wait_for
+from tests.waiting import free_port
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.text import splits_of, write_lines, write_pairs
@@ -39,41 +33,21 @@ FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binar
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with params.yaml, the corpus `own` of 100 pairs, and the outputs of all stages."""
-    return prepare(tmp_path_factory.mktemp("prepared"), PAIRS)
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for 5,000 pairs and two workers."""
-    pairs = [(f"{source} {number}", f"{target} {number}") for number in range(50) for source, target in PAIRS]
-    return prepare(tmp_path_factory.mktemp("large"), pairs, machine={"workers": 2})
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_pairs(Path("own.en"), Path("own.de"), PAIRS)
+        new_entry("own", Path("own.en"), Path("own.de"))
+        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
+        run_all()
+    return folder
 
 
 @pytest.fixture
 def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it without outputs as the working directory."""
     monkeypatch.chdir(tmp_path)
-    return copy_inputs(prepared, tmp_path)
-
-
-def prepare(folder: Path, pairs: Sequence[tuple[str, str]], **sections: dict[str, object]) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        write_corpus(pairs)
-        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90}, **sections)
-        run_all()
-    return folder
-
-
-def copy_inputs(prepared: Path, folder: Path) -> Path:
-    return shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
-
-
-def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
-    """own.en, own.de and their catalogue entry."""
-    write_pairs(Path("own.en"), Path("own.de"), pairs)
-    Path("corpora/own.yaml").unlink(missing_ok=True)
-    new_entry("own", Path("own.en"), Path("own.de"))
+    return shutil.copytree(prepared, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
 
 
 def take(prepared: Path, last: str) -> None:
@@ -113,10 +87,8 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
     with Path("corpora/own.yaml").open("a", encoding="utf-8") as entry:
         entry.write("tests: {test_more: [{files: {en: {path: ../more.en}, de: {path: ../more.de}}}]}\n")
     run_all()
-    assert json.loads(Path("data/raw/manifest.json").read_text())["splits"]["test_more"]["pairs"] == 2
     train = Path("data/clean/train.en").read_text().split("\n")
     assert PAIRS[0][0] not in train
-    assert PAIRS[1][0] in train or PAIRS[2][0] in train
     assert splits_of(Path("data/binarized")) == ["train", "valid", "test", "test_more"]
     assert len(open_split(Path("data/binarized/test_more")).source) == 2
 
@@ -132,40 +104,17 @@ def test_running_again_gives_the_same_bytes_in_either_direction(place: Path, pre
     assert json.loads(contents[2]["raw/manifest.json"])["source"] == "de"
 
 
-def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path, prepared: Path) -> None:
+def test_long_training_pairs_are_left_out_and_lines_with_unknown_characters_counted(place: Path, prepared: Path) -> None:
     take(prepared, "bpe")
-    for split, pairs in (("train", [("the dog", "der Hund"), ("the dog " * 100, "der Hund " * 100)]), ("test", [("the dog " * 100, "")])):
+    long = ("the dog " * 100, "der Hund " * 100)
+    for split, pairs in (("train", [("the dog", "der Hund"), long]), ("test", [("the {dog}", "der Hund"), (long[0], "")])):
         write_pairs(place / f"data/clean/{split}.en", place / f"data/clean/{split}.de", pairs)
-    assert stage_here("binarize").returncode == 0
-    train, test = (read_meta(Path("data/binarized") / split) for split in ("train", "test"))
-    assert (train.pairs, train.dropped_too_long) == (1, 1)
-    assert (test.pairs, test.dropped_too_long) == (1, 0)
-    assert (test.source_unknown, test.target_unknown) == (0, 0)
-    assert open_split(Path("data/binarized/test")).target[0].tolist() == [3]
-
-
-def test_the_lines_with_unknown_characters_are_counted_for_each_split(place: Path, prepared: Path) -> None:
-    take(prepared, "bpe")
-    write_pairs(place / "data/clean/test.en", place / "data/clean/test.de", [("the dog", "der Hund"), ("the {dog}", "der Hund")])
     done = stage_here("binarize")
     assert done.stdout.endswith("characters that the vocabulary lacks: in 50.00% of the sources and 0.00% of the targets of test\n")
-    test = read_meta(Path("data/binarized/test"))
-    assert (test.source_unknown, test.target_unknown) == (1, 0)
-
-
-def replace_german() -> None:
-    write_lines(Path("own.de"), ["anders"] * 100)
-
-
-def no_network() -> None:
-    web_entry(f"http://127.0.0.1:{free_port()}/train")
-
-
-def damaged_mirror() -> None:
-    Path("mirror/own").mkdir(parents=True)
-    Path("mirror/own/train.en").write_bytes(b"damaged\n")
-    set_params(machine={"mirror": "mirror"})
-    web_entry("http://127.0.0.1:9/train")
+    train, test = (read_meta(Path("data/binarized") / split) for split in ("train", "test"))
+    assert (train.pairs, train.dropped_too_long) == (1, 1)
+    assert (test.pairs, test.dropped_too_long, test.source_unknown, test.target_unknown) == (2, 0, 1, 0)
+    assert open_split(Path("data/binarized/test")).target[1].tolist() == [3]
 
 
 def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
@@ -177,20 +126,24 @@ def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
     )
 
 
-DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
-# A mistake of a user, the stage that finds it, its exit code, and its line on standard error.
+# A mistake of a user, the stage that finds it, its exit code, and a pattern of its line on standard error.
 MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
-    "changed file": (replace_german, "download", 65, "own.de: wrong sha256: wanted "),
-    "wrong corpus": (
-        lambda: set_params(download={"corpus": "multi3k"}), "download", 78,
-        "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k or multi30k-student?",
-    ),
+    "changed file": (lambda: write_lines(Path("own.de"), ["anders"] * 100), "download", 65, "own.de: wrong sha256: wanted "),
     "wrong language": (
         lambda: set_params(download={"target": "fr"}), "download", 78,
         "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de.",
     ),
-    "damaged mirror": (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
-    "no network": (no_network, "download", 69, "http://127.0.0.1:"),
+    "no network": (
+        lambda: web_entry(f"http://127.0.0.1:{free_port()}/train"), "download", 69,
+        r"http://127.0.0.1:.*no connection \(3 tries\)\. Try again, or put the file at MIRROR/own/train\.en and set machine\.mirror\.",
+    ),
+    "no manifest": (
+        Path("data/raw/manifest.json").unlink, "clean", 65,
+        r"data/raw/manifest\.json: no such file\. Make it with: dvc repro download\n",
+    ),
+    "no vocabulary": (
+        Path("data/bpe/spm.model").unlink, "binarize", 65, r"data/bpe/spm\.model: no such file\. Make it with: dvc repro bpe\n",
+    ),
     "unequal raw": (
         lambda: write_lines(Path("data/raw/train.de"), ["zu kurz"] * 99), "clean", 65,
         "data/raw/train.en: 100 lines, but data/raw/train.de has 99. ",
@@ -212,9 +165,7 @@ def test_bad_input_is_one_line_and_leaves_the_outputs_as_they_were(mistake: str,
     make()
     before = bytes_of(place / "data")
     ended = stage_here(stage)
-    assert ended.stderr.startswith(line)
-    if mistake == "no network":
-        assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
+    assert re.match(line, ended.stderr)
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, ended.stdout) == (code, "")
     assert bytes_of(place / "data") == before
@@ -277,56 +228,10 @@ def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_
         ended = stage_here("bpe")
         assert ended.stderr.startswith(f"params.yaml: bpe.{line}")
         assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
-    set_params(bpe={"vocab_size": 90})
-    assert stage_here("bpe").returncode == 0
-
-
-def test_a_missing_input_names_the_stage_that_makes_it(place: Path, prepared: Path) -> None:
-    take(prepared, "download")
-    (place / "data/raw/manifest.json").unlink()
-    for stage, missing, before in (("clean", "data/raw/manifest.json", "download"), ("binarize", "data/bpe/spm.model", "bpe")):
-        ended = stage_here(stage)
-        assert ended == (65, "", f"{missing}: no such file. Make it with: dvc repro {before}\n")
-
-
-def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        web_entry(f"http://127.0.0.1:{server.getsockname()[1]}/train")
-        with subprocess.Popen([sys.executable, "-m", "flows.stages", "download"], stderr=subprocess.PIPE, text=True) as stage:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it")
-                stage.send_signal(signal.SIGTERM)
-                _, message = stage.communicate(timeout=120)
-    assert (stage.returncode, message.count("\n")) == (75, 1), message
-    assert files_below(place / "data") == []
-    assert [name for name in files_below(place / ".state") if "downloads" in name] == []
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files_below(folder)} if folder.exists() else {}
-
-
-@pytest.mark.slow  # about 20 seconds all together: each stage is killed and made again
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_killed_while_it_writes_leaves_no_incomplete_output(
-    large: Path, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = copy_inputs(large, tmp_path)
-    if stage != "download":
-        take(large, STAGES[STAGES.index(stage) - 1])
-    out = place / "data" / FOLDERS[stage]
-    with subprocess.Popen([sys.executable, "-m", "flows.stages", stage]) as process:
-        wait_for(lambda: list(out.parent.glob(f".{out.name}.*.new")), process=process, pause=0.005)
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-    assert psutil.wait_procs(family, timeout=120)[1] == []
-    assert not out.exists()
-    assert stage_here(stage).returncode == 0
-    assert bytes_of(out) == bytes_of(large / "data" / FOLDERS[stage])
-    assert [path.name for path in (place / "data").iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,12 +244,8 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     Path("corpora").mkdir()
     Path("corpora/bank.mrg").write_text("\n".join(trees))
     Path("corpora/dev.mrg").write_text("\n".join(trees[:5]))
-    train, dev = {"trees": "bank.mrg"}, {"trees": "dev.mrg"}
-    document = {
-        "name": "bank", "languages": ["en", "tree"], "licence": None, "note": "",
-        "splits": {"train": [train], "valid": [dev], "test": [dev]},
-    }  # fmt: skip
-    YAML().dump(document, Path("corpora/bank.yaml"))
+    splits = "{train: [{trees: bank.mrg}], valid: [{trees: dev.mrg}], test: [{trees: dev.mrg}]}"
+    Path("corpora/bank.yaml").write_text(f"name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits: {splits}\n")
     clean = {"max_words": None, "max_ratio": None}
     set_params(download={"corpus": "bank", "target": "tree"}, clean=clean, bpe={"vocab_size": 70}, train={"best_by": "f1"})
     run_all()
@@ -354,9 +255,7 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     subword, targets = Subword.load(Path("data/bpe/spm.model")), open_split(Path("data/binarized/test")).target
     assert [len(targets[number]) for number in range(5)] == [len(symbols.split()) + 1] * 5
     assert subword.decode(targets[0]) == symbols
-    Path("data/raw/test.tree").write_text("(S (NN dog))\n" * 5)
-    ended = stage_here("clean")
-    assert ended.returncode == 65
-    assert "data/raw/test.tree:1: the tree's words are not those of the source: 'dog'" in ended.stderr
-    Path("data/raw/test.tree").write_text("(S (NN dog)\n" * 5)
-    assert "data/raw/test.tree:1: not a tree: " in stage_here("clean").stderr
+    for tree, fault in (("(S (NN dog))\n", "the tree's words are not those of the source: 'dog'"), ("(S (NN dog)\n", "not a tree: ")):
+        Path("data/raw/test.tree").write_text(tree * 5)
+        ended = stage_here("clean")
+        assert (ended.returncode, f"data/raw/test.tree:1: {fault}" in ended.stderr) == (65, True)

@@ -4,12 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -66,6 +67,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
             yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))
 
 
+def predictor(directory: Path) -> Callable[..., Any]:
+    """The method predict of the model of a directory, without a server."""
+    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
+    served.load_context(context)
+    return partial(served.predict, context)
+
+
 def test_many_requests_from_eight_clients_get_the_translators_own_text(server: Server) -> None:
     expected = [server.wanted(TEXTS, asked) for asked in SEARCHES]
     assert len({*expected[0]}) > len(TEXTS) / 2  # The model, random as it is, says this for one line and that for another.
@@ -96,11 +104,8 @@ def test_a_request_can_name_the_engine(server: Server) -> None:
     theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(3), 4_096)
     answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, beam=3)
     assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3, engine="auto")
-    assert (
-        server.predictions(TEXTS, beam=1, engine="auto")
-        == server.predictions(TEXTS, beam=1, engine="torch")
-        == server.wanted(TEXTS, {"beam": 1})
-    )
+    greedy = [server.predictions(TEXTS, beam=1, engine=engine) for engine in ("auto", "torch")]
+    assert greedy == [server.wanted(TEXTS, {"beam": 1})] * 2
 
 
 BAD = {
@@ -132,73 +137,51 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
     assert server.predictions(TEXTS[:1], engine="torch") == server.wanted(TEXTS[:1], {})
 
 
-def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_the_server_lives_on(server: Server) -> None:
-    served = ServedTranslator()
-    served.load_context(PythonModelContext({"model": str(AVERAGED)}, {}))
-    served.translator = replace(server.translator, model=Mock(most_positions=None, device="cpu", start=lambda *_: bytes(1 << 58)))
-    with pytest.raises(Refused) as caught:
-        served.predict(PythonModelContext({}, {}), TEXTS[:1], {"engine": "torch"})
-    assert caught.value.get_http_status_code() == 503
-    assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
+UNSUPPORTED, GPU = configuration_error("not supported by the engine"), RuntimeError("CUDA error: unspecified launch failure")
 
 
-def test_a_gpu_that_has_failed_is_no_fault_of_the_request(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> None:
-        raise RuntimeError("CUDA error: unspecified launch failure")
-
-    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
-    served.load_context(context)
-    monkeypatch.setattr(Translator, "translate_tokens", failing)
-    with pytest.raises(Refused, match="the GPU failed") as caught:
-        served.predict(context, ["A dog."], {"engine": "torch"})
-    assert caught.value.get_http_status_code() == 500
-
-
-@pytest.mark.parametrize(("engine", "status"), [("torch", 400), ("ctranslate2", 400), ("auto", 500)])
-def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
-    engine: str, status: int, model_directory: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "engine", "status", "said"),
+    [
+        (MemoryError(), "torch", 503, "this server: out of memory. Send shorter lines"),  # To be tried again.
+        (GPU, "torch", 500, "the GPU failed"),
+        (UNSUPPORTED, "torch", 400, "not supported"),
+        (UNSUPPORTED, "ctranslate2", 400, "not supported"),
+        (UNSUPPORTED, "auto", 500, "not supported"),
+    ],
+)
+def test_a_failure_is_the_servers_or_the_requests_and_says_whether_another_try_is_worth_it(
+    error: Exception, engine: str, status: int, said: str, model_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: object) -> None:
-        raise configuration_error("not supported by the engine")
-
-    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
-    served.load_context(context)
-    monkeypatch.setattr(CTranslate2Engine, "load", failing)
-    monkeypatch.setattr(Translator, "translate_tokens", failing)
+    predict = predictor(model_directory)
+    for name in ("ctranslate2_engine.CTranslate2Engine.load", "translator.Translator.translate_tokens"):
+        monkeypatch.setattr(f"transformer_core.decoding.{name}", Mock(side_effect=error))
     with pytest.raises(Refused) as caught:
-        served.predict(context, ["A dog."], {"engine": engine})
+        predict(["A dog."], {"engine": engine})
     assert caught.value.get_http_status_code() == status
-    assert "not supported" in caught.value.serialize_as_json()
+    assert said in caught.value.serialize_as_json()
     with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):
-        served.predict(context, ["A \ud83d"])
+        predict(["A \ud83d"])
 
 
 def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(model_directory: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
     set_search(directory, precision="float64", beam=2, penalty="power", alpha=1.5, max_extra=3)
-    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
-    served.load_context(context)
+    predict = predictor(directory)
     translator = Translator.load(directory, precision="float64")
     wanted, other = (translator.translate(TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
-    assert served.predict(context, TEXTS) == [ranked[0].text for ranked in wanted]
-    assert served.predict(context, TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
+    assert predict(TEXTS) == [ranked[0].text for ranked in wanted]
+    assert predict(TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
 
 
-def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(
-    model_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    translators: list[Translator] = []
-
-    def noted(translator: Translator, sources: list[object], *_: object) -> list[list[Hypothesis]]:
-        translators.append(translator)
-        return [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
-
-    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
-    served.load_context(context)
-    monkeypatch.setattr(Translator, "translate_tokens", noted)
-    for beam in (1, 4):
-        served.predict(context, TEXTS[:2], {"engine": "torch", "beam": beam})
-    assert translators[0] is translators[1]
+def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(model_directory: Path) -> None:
+    found = [[Hypothesis("", 0.0, 0.0, 0)] for _ in TEXTS]
+    predict = predictor(model_directory)
+    with patch.object(Translator, "translate_tokens", autospec=True, return_value=found) as translate_tokens:
+        for beam in (1, 4):
+            predict(TEXTS, {"engine": "torch", "beam": beam})
+    first, second = (call.args[0] for call in translate_tokens.call_args_list)
+    assert first is second
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -207,11 +190,10 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
     size = server.translator.subword.vocab_size
     frequent = np.union1d(np.arange(4), np.arange(0, size, 2))
     Shortlist(np.zeros(size + 1, np.int64), np.zeros(0, np.int64), frequent).save(directory / SHORTLIST)
-    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
-    served.load_context(context)
+    predict = predictor(directory)
     asked = {"engine": engine, "beam": 1}
     narrow, wide = (  # A request a line: CTranslate2 unites the shortlists of a batch.
-        [served.predict(context, [text], {**asked, "shortlist": shortlist})[0] for text in TEXTS[:4]] for shortlist in (True, False)
+        [predict([text], {**asked, "shortlist": shortlist})[0] for text in TEXTS[:4]] for shortlist in (True, False)
     )
     assert narrow != wide == server.predictions(TEXTS[:4], **asked)
     ranked = Translator.load(directory, shortlist=True).translate(TEXTS[:4], Search(1))
@@ -221,11 +203,10 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
 def test_a_long_text_is_translated_in_parts_with_its_line_feeds_and_unknown_characters_are_logged(
     model_directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
-    served.load_context(context)
+    predict = predictor(model_directory)
     sentence = " ".join(LINES[:3])
-    (alone,) = served.predict(context, [sentence])
-    two, long, _ = served.predict(context, [f"{sentence}\n\n{sentence}", f"{sentence}. " * 200, "\u20ac"])
+    (alone,) = predict([sentence])
+    two, long, _ = predict([f"{sentence}\n\n{sentence}", f"{sentence}. " * 200, "\u20ac"])
     assert two == f"{alone}\n\n{alone}"
     assert len(long) > 100 * len(alone)
     told = [record.message.split(": ")[0] for record in caplog.records]

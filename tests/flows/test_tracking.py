@@ -1,15 +1,17 @@
 import fcntl
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, PERMISSION_DENIED, UNAUTHENTICATED
-from requests import HTTPError, Response
+from requests import HTTPError
 
 from flows import tracking
 from flows.record import sending
@@ -97,11 +99,9 @@ def test_a_sender_that_was_killed_leaves_a_run_that_the_next_completes(
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
     record.attach("report.html", b"report")
     record.end()
-    calls = iter(range(1, 5))
+    calls = count(1)
 
-    def killed(name: str) -> Callable[..., Any]:
-        real = getattr(MlflowClient, name)
-
+    def killed(real: Callable[..., Any]) -> Callable[..., Any]:
         def done(*given: Any, **named: Any) -> Any:
             if next(calls) == call:
                 raise KeyboardInterrupt
@@ -111,13 +111,12 @@ def test_a_sender_that_was_killed_leaves_a_run_that_the_next_completes(
 
     with monkeypatch.context() as patch:
         for name in ("log_batch", "log_artifact"):
-            patch.setattr(MlflowClient, name, killed(name))
+            patch.setattr(MlflowClient, name, killed(getattr(MlflowClient, name)))
         with pytest.raises(KeyboardInterrupt):
             sync(mlflow_store)
     assert not all_sent(record.id, mlflow_store)
-    (record.folder / "updates.csv").write_text(
-        "update,loss,seconds\n1,3.0,0.3\n2,2.0,0.7\n3,1.0,0.9\n"
-    )  # Other seconds, as after a resume.
+    resumed = "update,loss,seconds\n1,3.0,0.3\n2,2.0,0.7\n3,1.0,0.9\n"  # Other seconds.
+    (record.folder / "updates.csv").write_text(resumed)
     sync(mlflow_store)
     assert (points(client), points(client, "valid/nll")) == ([(1, 3.0), (2, 2.0), (3, 1.0)], [(2, 1.5)])
     assert [item.path for item in client.list_artifacts(training(client).info.run_id)] == ["report.html"]
@@ -207,38 +206,32 @@ def test_the_sender_sends_while_the_stage_runs_also_records_of_earlier_stages_an
     assert points(client, fingerprint="left") == [(1, 9.0)]
 
 
-@pytest.mark.parametrize("fault", ["too large", "damaged", "damaged table"])
+@pytest.mark.parametrize(
+    ("fault", "code", "line"),
+    [
+        ("artifacts", 69, "failed with error code 413"),
+        ("run.json", 65, r"0aaa/run\.json: not valid JSON"),
+        ("updates.csv", 65, r"0aaa/updates\.csv: not a table of a training\. Remove its folder"),
+    ],
+)
 def test_a_record_that_cannot_be_sent_blocks_no_other_and_its_error_is_raised_at_the_end(
-    fault: str, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+    fault: str, code: int, line: str, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One whose artifacts are too large, or a file of which is damaged."""
     first, last = recorded("0aaa", [1.0], fingerprint="first"), recorded("0bbb", [1.0], fingerprint="last")
     first.attach("report.html", b"report")
     for record in (first, last):
         record.end()
-    wanted: dict[str, tuple[int, str]] = {
-        "too large": (69, "failed with error code 413"),
-        "damaged": (65, r"0aaa/run\.json: not valid JSON"),
-        "damaged table": (65, r"0aaa/updates\.csv: not a table of a training\. Remove its folder"),
-    }
-    if fault == "too large":
-
-        def too_large(*_: object) -> None:
-            raise MlflowException("API request failed with error code 413 != 200", INTERNAL_ERROR)
-
-        monkeypatch.setattr(MlflowClient, "log_artifact", too_large)
+    if fault == "artifacts":
+        too_large = MlflowException("API request failed with error code 413 != 200", INTERNAL_ERROR)
+        monkeypatch.setattr(MlflowClient, "log_artifact", Mock(side_effect=too_large))
     else:
-        with (first.folder / ("run.json" if fault == "damaged" else "updates.csv")).open("a") as file:
+        with (first.folder / fault).open("a") as file:
             file.write("2,x,1\n")
-    with refused(*wanted[fault]):
+    with refused(code, line):
         sync(mlflow_store)
     assert points(client, fingerprint="last") == [(1, 1.0)]
     assert unsent(mlflow_store) == ["0aaa"]
-
-
-def refusal(status: int) -> HTTPError:
-    response = Response()
-    response.status_code = status
-    return HTTPError(f"{status} Client Error", response=response)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +239,8 @@ def refusal(status: int) -> HTTPError:
     [
         (MlflowException("no permission", PERMISSION_DENIED), 78),
         (MlflowException("error code 401 != 200", UNAUTHENTICATED), 78),
-        (refusal(403), 78),
-        (refusal(503), 69),
+        (HTTPError(response=Mock(status_code=403)), 78),
+        (HTTPError(response=Mock(status_code=503)), 69),
         (MlflowException("the database is away", INTERNAL_ERROR), 69),
     ],
 )

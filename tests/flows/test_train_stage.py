@@ -5,10 +5,9 @@ import os
 import shutil
 import signal
 import sys
-from hashlib import md5
 from pathlib import Path
-from socket import gethostname
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -30,6 +29,7 @@ from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
+LONGEST = 27  # Tokens of a sentence.
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def place(tmp_path: Path, mlflow_store: str) -> Path:
     return tmp_path
 
 
-def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
-    """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml; return the target tokens of an epoch."""
+def prepare(kind: Literal["bpe", "unigram"], **train: object) -> None:
+    """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml."""
     shutil.rmtree("data", ignore_errors=True)
     subword = learnt_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), vocab_size=45, type=kind)
     pairs = subword.encode_clean(SOURCES), subword.encode_clean(TARGETS)
-    counts = write_binarized(Path("data/binarized"), *pairs, subword, ("train", "valid"))
+    write_binarized(Path("data/binarized"), *pairs, subword, ("train", "valid"))
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/valid.de"), TARGETS)
     set_params(
@@ -54,7 +54,6 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
         average={"count": 1},
         machine={"devices": 1, "threads": 1},
     )
-    return counts["train"].target_tokens
 
 
 def recorded() -> list[RunRecord]:
@@ -62,73 +61,44 @@ def recorded() -> list[RunRecord]:
     return [record for path in records().glob("*/run.json") if (record := read_record(path.parent.name))]
 
 
-def assert_refused(line: str) -> None:
-    """The stage ends with 78 and this line, and saves nothing."""
-    assert stage_here("train") == (78, "", f"{line}\n")
-    assert not list(Path(".state").glob("*/state-*.pt"))
-
-
-REFUSED: list[tuple[Literal["bpe", "unigram"], dict[str, dict[str, object]], str]] = [
-    (
-        "bpe",
-        {"download": {"corpus": "multi30k"}},
-        "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de. "
-        "Run the stages from download on: dvc repro",
-    ),
-    (
-        "unigram",
-        {"train": {"bpe_dropout": 0.1}},
-        "params.yaml: train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.",
-    ),
-    (
-        "bpe",
-        {"train": {"init_from": "frist"}},
-        "params.yaml: train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.",
-    ),
+LEARNED = {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2, "positions": "learned"}
+Kind = Literal["bpe", "unigram"]
+REFUSED: list[tuple[Kind, dict[str, dict[str, object]], str]] = [
+    ("bpe", {"download": {"corpus": "multi30k"}}, "data/raw: holds tatoeba from en to de, but section download names multi30k "),
+    ("unigram", {"train": {"bpe_dropout": 0.1}}, "params.yaml: train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model"),
+    ("bpe", {"train": {"init_from": "frist"}}, "params.yaml: train.init_from: pretrained/frist holds no model.safetensors. "),
+    ("bpe", {"model": LEARNED | {"most_positions": LONGEST - 1}}, f"params.yaml: model.most_positions: {LONGEST - 1}, but a sentence of "),
+    ("bpe", {"average": {"shortlist": 100}}, "systran-align is not installed. pip install systran-align"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "changes", "line"), REFUSED)
-def test_settings_that_do_not_fit_the_data_are_refused_in_one_line(
-    kind: Literal["bpe", "unigram"], changes: dict[str, dict[str, object]], line: str, place: Path
+def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_one_line_before_the_training(
+    kind: Kind, changes: dict[str, dict[str, object]], line: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(kind)
+    prepare(kind, warmup=1)
     set_params(**changes)
-    assert_refused(line)
+    monkeypatch.setitem(sys.modules, "systran_align", None)
+    ended = stage_here("train")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (78, "", 1)
+    assert ended.stderr.startswith(line)
     assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
-    assert not (place / "models").exists()
+    assert not list(place.glob("models")) + list(place.glob(".state/*/state-*.pt"))
 
 
-LEARNED = {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2, "positions": "learned"}
-
-
-@pytest.mark.usefixtures("place")
-def test_a_sentence_longer_than_the_learned_positions_is_refused_in_one_line() -> None:
-    prepare("bpe", warmup=1)
-    longest = open_split(Path("data/binarized/train")).longest
-    set_params(model=LEARNED | {"most_positions": longest - 1})
-    fault = f"params.yaml: model.most_positions: {longest - 1}, but a sentence of train has {longest} tokens"
-    assert_refused(f"{fault}. Raise it, or lower binarize.max_tokens.")
-
-
-def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_dependencies_does_not_fetch(place: Path) -> None:
-    """As after `dvc repro --single-item --pull train` in a fresh clone."""
-    prepare("bpe")
+def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that_is_longer_than_it_first(place: Path) -> None:
+    """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
+    prepare("bpe", warmup=40)
     assert not Path("data/binarized/test").exists()
-    set_params(model=LEARNED | {"most_positions": open_split(Path("data/binarized/train")).longest})
+    assert open_split(Path("data/binarized/train")).longest == LONGEST
+    set_params(model=LEARNED | {"most_positions": LONGEST})
     (place / "data/raw/manifest.json").unlink()
     trained = stage_here("train")
     assert trained.returncode == 0, trained.stderr
     (record,) = recorded()
     assert "manifest.json" not in record.artifacts
-
-
-@pytest.mark.usefixtures("place")
-def test_a_missing_aligner_is_named_before_the_training_and_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare("bpe")
-    set_params(average={"shortlist": 100})
-    monkeypatch.setitem(sys.modules, "systran_align", None)
-    assert_refused("systran-align is not installed. pip install systran-align")
+    starts = [line.split(" ")[0] for line in trained.stderr.splitlines()]
+    assert starts.index("train.warmup:") < starts.index("training")
 
 
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +131,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert stage_here("train").returncode == 0
     with locked(state_of(fingerprint_of(load_params())) / TRAINING_LOCK, "this training"):
         keep_finished(fingerprint_of(load_params()))  # Another clone trains it to a later end.
+        assert stage_here("train").returncode == 69
     assert len(list(place.glob(f".state/*/{FINISHED}"))) == 2
 
 
@@ -203,31 +174,13 @@ def test_a_validation_whose_logits_are_not_finite_does_not_end_the_training(plac
     assert (place / "models/checkpoints/update-00000002.safetensors").exists()
 
 
-def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:
-    prepare("bpe")
-    state = Path(".state") / fingerprint_of(load_params())[:16]
-    with locked(place / state / "lock", "this training"):
-        ended = stage_here("train")
-    assert ended.stderr.endswith(
-        f"{state}/lock: this training is running in process {os.getpid()} on {gethostname()}. "
-        "Wait until it ends or stop it, then run again.\n"
-    )
-    assert ended.returncode == 69
-
-
-@pytest.mark.parametrize(
-    "fails", ["transformer_core.training.validation.Translator.translate_tokens", "transformer_core.training.validation.make_batch"]
-)
+@pytest.mark.parametrize("fails", ["Translator.translate_tokens", "make_batch"])
 def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_update(
     place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """The greedy outputs, or the teacher-forced scores."""
-
-    def allocate(*_: object) -> None:
-        raise MemoryError
-
     prepare("bpe")
-    monkeypatch.setattr(fails, allocate)
+    monkeypatch.setattr(f"transformer_core.training.validation.{fails}", Mock(side_effect=MemoryError))
     ended = stage_here("train")
     said = "a validation does not fit the memory of this cpu beside micro-batches of 320 tokens. Lower train.tokens_per_microbatch"
     assert ended.stderr.splitlines()[-1].startswith(said)
@@ -271,20 +224,6 @@ def test_a_training_whose_states_are_all_damaged_begins_anew_with_its_own_checkp
     assert "update-00000009.safetensors" not in {path.name for path in (place / "models/checkpoints").iterdir()}
 
 
-def test_a_finished_state_is_kept_until_dvc_has_recorded_the_outputs(place: Path) -> None:
-    """DVC may fail to store them, and removes them before it runs the stage again."""
-    prepare("bpe")
-    assert stage_here("train").returncode == 0
-    written = (place / "models/checkpoints/update-00000002.safetensors").read_bytes()
-    shutil.rmtree("models")
-    assert "going on after update 2" in stage_here("train").stderr
-    assert (place / "models/checkpoints/update-00000002.safetensors").read_bytes() == written
-    outputs = [{"path": "results/training/metrics.json", "md5": md5(Path("results/training/metrics.json").read_bytes()).hexdigest()}]
-    Path("dvc.lock").write_text(json.dumps({"stages": {"train": {"outs": outputs}}}), encoding="utf-8")
-    assert "going on" not in stage_here("train").stderr  # Recorded, and so forced to run again.
-    assert list(Path(".state").glob("*/state-*.pt"))
-
-
 def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_anew_for_any_other(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,11 +249,3 @@ def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_a
     assert trained(3) == (True, other)
     assert trained(3, warmup=78)[0] is False
     assert len(list(place.glob(f"shared/*/{STORED}"))) == 1
-
-
-@pytest.mark.usefixtures("place")
-def test_a_warm_up_longer_than_the_training_is_named_before_the_training() -> None:
-    prepare("bpe", updates=1, validate_every=1, warmup=40)
-    lines = stage_here("train").stderr.splitlines()
-    warning = next(number for number, line in enumerate(lines) if line.startswith("train.warmup: 40 updates"))
-    assert warning < next(number for number, line in enumerate(lines) if line.startswith("training "))
