@@ -19,6 +19,8 @@ from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 # The flow sets these for the stages that it starts.
 FLOW_RUN_ID, FLOW_RUN_NAME = "TRANSFORMER_FLOW_RUN_ID", "TRANSFORMER_FLOW_RUN_NAME"
+# Variables of Slurm that a run has as tags of their names in lower case: job, account and nodes.
+_OF_SLURM = ("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_NODELIST")
 
 
 def lineage() -> dict[str, str]:
@@ -34,7 +36,7 @@ def lineage() -> dict[str, str]:
         "dvc_experiment": os.environ.get(DVC_EXPERIMENT, ""),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
-        "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
+        **{variable.lower(): os.environ.get(variable, "") for variable in _OF_SLURM},
     }
     return {name: value for name, value in tags.items() if value}
 

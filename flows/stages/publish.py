@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
@@ -123,7 +124,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             name=LOGGED_NAME,
             python_model=str(SERVED_MODEL),
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
-            code_paths=[str(Path(transformer_core.__file__).parent)],
+            code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
             input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
             pip_requirements=requirements(),
@@ -131,6 +132,18 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             tags=dict(tags),
         )
     return logged
+
+
+def packed(folder: Path) -> Path:
+    """Write the package of the models as two files into `folder`: MLflow uploads a file at a time, and the package has more than 150."""
+    source = Path(transformer_core.__file__).parent
+    package = folder / source.name
+    package.mkdir()
+    with ZipFile(package / "modules.zip", "w") as archive:
+        for file in sorted(file for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"):
+            archive.write(file, file.relative_to(source))
+    (package / "__init__.py").write_text("__path__ = [__file__.removesuffix('__init__.py') + 'modules.zip']\n", encoding="utf-8")
+    return package
 
 
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:

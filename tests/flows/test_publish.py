@@ -63,6 +63,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
 
     closing = publish.run(params)
 
+    assert len([file for file in Path("mlruns").glob("**/code/**/*") if file.is_file()]) == 2
     after = training(client)
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]

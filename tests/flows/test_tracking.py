@@ -283,9 +283,11 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
 
 @pytest.mark.usefixtures("empty_directory")
 def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    job = {"slurm_job_id": "4711", "slurm_job_account": "mt", "slurm_job_nodelist": "gpu[1-2]"}
+    for name, value in job.items():
+        monkeypatch.setenv(name.upper(), value)
     assert "git_dirty" not in lineage()
-    assert {name: value for name, value in lineage().items() if name.startswith("slurm")} == {"slurm_job_id": "4711"}
+    assert {name: value for name, value in lineage().items() if name.startswith("slurm")} == job
     git("init", "-q")
     for name in ("dvc.lock", "params.yaml"):
         Path(name).write_text("a: 1\n", encoding="utf-8")
