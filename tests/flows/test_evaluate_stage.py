@@ -166,7 +166,7 @@ def test_the_record_is_that_of_a_child_run_of_the_training(params: Params) -> No
 
 def test_another_search_training_or_output_is_another_run_but_not_another_day_or_machine(here: Path, params: Params) -> None:
     run(params)
-    statistics, outputs, model = map(Path, ("results/decode/statistics.json", "results/decode/test.hyp", "models/averaged/config.json"))
+    statistics, outputs, model = (
         here / name for name in ("results/decode/statistics.json", "results/decode/test.hyp", "models/averaged/config.json")
     )
     for path, old, new, runs in (
