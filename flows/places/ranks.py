@@ -27,7 +27,7 @@ import psutil
 from flows.process.child import run_child
 from flows.process.exits import deciding, in_words, shell_code
 from flows.process.runner import STARTERS, StageError, echo, exit_file, exit_with_starters, memory_remedy, report_exit
-from flows.process.signals import handle_stop_signals, hold_stop_signals, release_stop_signals, stop_on_signals
+from flows.process.signals import handle_stop_signals, hold_stop_signals, ignore_stop_signals, release_stop_signals, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, machine_errors
 from transformer_core.files import read_json
 
@@ -164,6 +164,8 @@ def run_rank(body: Callable[[], None]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_TORCHRUN_SECONDS)
         os._exit(ExitCode.UNAVAILABLE)  # Without destructors: gloo's would end the process with SIGABRT now and then.
+    # Python takes handlers back at its end, where a late stop would kill this rank, and torchrun of another node would wait for this one.
+    ignore_stop_signals()
     return 0
 
 
@@ -180,9 +182,12 @@ def _is_lost_connection(error: RuntimeError) -> bool:
 
 
 def _pass_on(number: int, _frame: FrameType | None) -> None:
-    """Pass a stop signal on to the ranks, which torchrun starts in sessions of their own; end if it has not started them yet."""
+    """Pass a stop signal on to the ranks, which torchrun starts in sessions of their own; end if it has not started them yet.
+
+    Once they have saved, torchrun waits for those of the other nodes, which would wait for it.
+    """
     ranks = psutil.Process().children()
-    if not ranks:
+    if not ranks and not _rank_exit().exists():
         os._exit(ExitCode.INTERRUPTED)
     for rank in ranks:
         with suppress(psutil.NoSuchProcess):

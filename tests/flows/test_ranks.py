@@ -52,6 +52,29 @@ def test_a_rank_whose_other_was_killed_ends_with_one_line(tmp_path: Path) -> Non
     assert killed.returncode == -signal.SIGKILL
 
 
+LATE = """
+import atexit, os, signal, sys
+from flows.places.ranks import run_rank
+from transformer_core.errors import Interrupted
+
+def body():
+    if sys.argv[1] == "stopped":
+        raise Interrupted("stopped")
+
+code = run_rank(body)
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("end", ["stopped", "done"])
+def test_a_stop_that_comes_late_does_not_kill_a_rank_that_has_saved(tmp_path: Path, end: str) -> None:
+    """A scheduler stops all processes, and each of them those below it; torchrun on other nodes waits for a rank that was killed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LATE, end], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("ending", "code"), [("78", 78), ("69", 69), ("1", 1), ("SIGKILL", 137)])
 def test_torchrun_ends_with_the_code_of_the_rank_that_is_the_cause(tmp_path: Path, ending: str, code: int) -> None:
     (tmp_path / "rank.py").write_text(ENDING, encoding="utf-8")
