@@ -4,6 +4,7 @@ The target of a corpus selects the task: a language selects translation, `tree` 
 and a line in `_PACKAGES`; nothing of the core imports the package.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -78,6 +79,11 @@ def all_tasks() -> list[Task]:
 def is_language(target: str) -> bool:
     """Return whether a target, or a source, is text in a language."""
     return target not in _PACKAGES
+
+
+def without_region(language: str) -> str:
+    """Return the code of a language in small letters without region or script: en for en-GB."""
+    return re.split("[-_]", language.lower())[0]
 
 
 def load(name: str) -> Any:

@@ -13,7 +13,7 @@ from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis
 from transformer_core.models.directory import ModelConfig
-from transformer_core.tasks import is_language
+from transformer_core.tasks import is_language, without_region
 
 _AFTER_CLAUSE = re.compile(r"[,;:\u2013\u2014\u060c\u061b] |[\u3001\uff0c\uff1b\uff1a]")
 _AFTER_WORD = re.compile(" ")
@@ -55,7 +55,7 @@ class LineReader:
     """
 
     def __init__(self, subword: Subword, language: str, most: int) -> None:
-        self._subword, self._language, self._most = subword, re.split("[-_]", language)[0], most
+        self._subword, self._language, self._most = subword, without_region(language), most
         self._read = 0
         self._unknown: list[int] = []
         self._long: list[int] = []

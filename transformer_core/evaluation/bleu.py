@@ -9,6 +9,7 @@ from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import is_unspaced, lacks_spaces, normalise, with_single_spaces
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from transformer_core.tasks import without_region
 
 # Added to the signature of a score whose references were normalised.
 NORMALISED = "|ref:normalised"
@@ -18,14 +19,12 @@ _LINES_LOOKED_AT = 1000
 # Chinese text has few characters of other scripts without spaces, and half of Japanese text is kana.
 _CHINESE_SHARE = 0.9
 # sacreBLEU's tokenisers for languages that its default does not split into words; WMT uses them.
-_TOKENIZERS = {
-    code: name for name, codes in {"zh": "zh zho cmn", "ja-mecab": "ja jpn", "ko-mecab": "ko kor"}.items() for code in codes.split()
-}
+_TOKENIZERS = {"zh": "zh", "zho": "zh", "cmn": "zh", "ja": "ja-mecab", "jpn": "ja-mecab", "ko": "ko-mecab", "kor": "ko-mecab"}
 
 
 def tokenizer_of(language: str, wanted: str | None = None) -> str:
     """Return the name of sacreBLEU's tokeniser for text in a language: the wanted one, else that of WMT; empty if the text decides."""
-    return wanted or _TOKENIZERS.get(re.split("[-_]", language.lower())[0], "")
+    return wanted or _TOKENIZERS.get(without_region(language), "")
 
 
 def tokenizer_in(signature: str) -> str:

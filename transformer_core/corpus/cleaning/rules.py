@@ -1,7 +1,6 @@
 """The rules that drop training pairs: rules for one pair alone, and repeats."""
 
 import hashlib
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from transformer_core.config import Clean
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import configuration_error
-from transformer_core.tasks import is_language
+from transformer_core.tasks import is_language, without_region
 
 _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
@@ -114,7 +113,7 @@ def _in_other_language_than(language: str) -> Callable[[str], bool]:
     """
     if not is_language(language):
         return lambda _: False
-    identifier, code = _identifier(), re.split("[-_]", language.lower())[0]
+    identifier, code = _identifier(), without_region(language)
     own = next((alike for alike in _ALIKE if code in alike), {code})
     if own.isdisjoint(identifier.labels):
         raise configuration_error(f"clean.drop_other_languages: {language} is no language that py3langid knows", "Set it to false.")

@@ -18,7 +18,7 @@ from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normal
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 from transformer_core.schema import validate_document
-from transformer_core.tasks import is_language, task_of
+from transformer_core.tasks import is_language, task_of, without_region
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _MOST_HELD_OUT = 1000
@@ -71,7 +71,7 @@ def new_entry(
     path = _path_of(name)
     files = [source_file, target_file or source_file]
     given = source_language or _named_language(files[0]), target_language or _named_language(files[1])
-    languages = [re.split("[-_]", language)[0].lower() for language in given]
+    languages = [without_region(language) for language in given]
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     for language in languages:
