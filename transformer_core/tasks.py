@@ -62,6 +62,8 @@ TRANSLATION = Task(
     scoring="transformer_core.evaluation.metrics:SCORING",
 )
 TREES = "tree"
+# The sides of a corpus of several directions, in place of two languages.
+SOURCES, TARGETS = "sources", "targets"
 # Where the task of each target that is no language is declared.
 _PACKAGES = {TREES: "transformer_core.parsing.task:TASK"}
 
@@ -79,6 +81,11 @@ def all_tasks() -> list[Task]:
 def is_language(target: str) -> bool:
     """Return whether a target, or a source, is text in a language."""
     return target not in _PACKAGES
+
+
+def tag_of(target: str) -> str:
+    """Return the symbol before each source sentence that is translated to a language, in a model of several directions."""
+    return f"<2{target}>"
 
 
 def without_region(language: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 300 languages, no dependencies; it keeps every character.
@@ -12,10 +12,12 @@ from transformer_core.config import MOST_INPUT
 from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis
+from transformer_core.errors import configuration_error
 from transformer_core.models.directory import ModelConfig
-from transformer_core.tasks import is_language, without_region
+from transformer_core.tasks import TARGETS, is_language, tag_of, without_region
 
 _AFTER_CLAUSE = re.compile(r"[,;:\u2013\u2014\u060c\u061b] |[\u3001\uff0c\uff1b\uff1a]")
+_TAG = re.compile(tag_of(r"(\w[\w-]*)"))
 _AFTER_WORD = re.compile(" ")
 _CHARACTERS_SHOWN = 5
 
@@ -51,11 +53,12 @@ class LineReader:
     """Reads lines as token ids; counts unknown characters and long lines.
 
     A line of more tokens than `most` is translated sentence by sentence. A sentence that is longer still is cut: between clauses, else
-    between words, else between characters. The parts of a line depend on that line alone.
+    between words, else between characters. The parts of a line depend on that line alone. `marked` returns a text as the model reads it.
     """
 
-    def __init__(self, subword: Subword, language: str, most: int) -> None:
+    def __init__(self, subword: Subword, language: str, most: int, marked: Callable[[str], str] = str) -> None:
         self._subword, self._language, self._most = subword, without_region(language), most
+        self._marked = marked
         self._read = 0
         self._unknown: list[int] = []
         self._long: list[int] = []
@@ -65,15 +68,15 @@ class LineReader:
     def read(self, text: str) -> Line:
         """Return the parts of the next line; a line feed in it parts lines that are translated one by one."""
         self._read += 1
-        tokens = self._subword.encode(text)
+        tokens = self._subword.encode(self._marked(text))
         if UNK in tokens:
             self._unknown.append(self._read)
-            self._characters.update(sorted(self._subword.unknown_characters(text)))
+            self._characters.update(sorted(self._subword.unknown_characters(self._marked(text))))
         if len(tokens) - 1 <= self._most and "\n" not in text:
             return Line([tokens], [False])
         lines = [list(self._parts(normalise(line))) or [""] for line in text.split("\n")]
         begins = [bool(number) and not place for number, parts in enumerate(lines) for place in range(len(parts))]
-        return Line([self._subword.encode(part) for parts in lines for part in parts], begins)
+        return Line([self._subword.encode(self._marked(part)) for parts in lines for part in parts], begins)
 
     def notes(self) -> Iterator[str]:
         """Yield a line of text about the long lines that were read, and one about the unknown characters, if there were any."""
@@ -108,7 +111,21 @@ class LineReader:
         yield from self._pieces(text[place:].lstrip())
 
     def _fits(self, text: str) -> bool:
-        return len(self._subword.encode(text)) - 1 <= self._most
+        return len(self._subword.encode(self._marked(text))) - 1 <= self._most
+
+
+def to_language(config: ModelConfig, subword: Subword, asked: str | None, option: str) -> Callable[[str], str]:
+    """Return the function that tags a text with the language asked for by `option`; that of a model of one direction changes nothing.
+
+    Raises `UserError` (78): a model of several directions has no such target, or none was asked for; or one of one direction has another.
+    """
+    targets = sorted(found[1] for piece in subword.pieces if (found := _TAG.fullmatch(piece))) if config.target == TARGETS else []
+    if asked in ([*targets] if targets else [None, "", config.target]):
+        return (lambda text: f"{tag_of(str(asked))} {text}" if text.strip() else text) if targets else str
+    if not targets:
+        raise configuration_error(f"{option}: the model translates to {config.target} alone, got {asked}", "Leave it out.")
+    fault = f"{option}: the model translates to {', '.join(targets)}"
+    raise configuration_error(f"{fault}, got {asked}" if asked else fault, f"Name one, for example {targets[0]}.")
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:
