@@ -88,6 +88,12 @@ def tag_of(target: str) -> str:
     return f"<2{target}>"
 
 
+def direction_of(manifest: Mapping[str, Any]) -> str:
+    """Return the direction of a corpus as text: en → de, or of several: en-de, de-en."""
+    several = [f"{part['source']}-{part['target']}" for part in manifest["splits"]["test"].get("directions", [])]
+    return ", ".join(several) or f"{manifest['source']} → {manifest['target']}"
+
+
 def without_region(language: str) -> str:
     """Return the code of a language in small letters without region or script: en for en-GB."""
     return re.split("[-_]", language.lower())[0]

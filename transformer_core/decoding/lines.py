@@ -11,13 +11,12 @@ from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 30
 from transformer_core.config import MOST_INPUT
 from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.translator import Hypothesis, targets_of
 from transformer_core.errors import configuration_error
 from transformer_core.models.directory import ModelConfig
-from transformer_core.tasks import TARGETS, is_language, tag_of, without_region
+from transformer_core.tasks import is_language, tag_of, without_region
 
 _AFTER_CLAUSE = re.compile(r"[,;:\u2013\u2014\u060c\u061b] |[\u3001\uff0c\uff1b\uff1a]")
-_TAG = re.compile(tag_of(r"(\w[\w-]*)"))
 _AFTER_WORD = re.compile(" ")
 _CHARACTERS_SHOWN = 5
 
@@ -119,7 +118,7 @@ def to_language(config: ModelConfig, subword: Subword, asked: str | None, option
 
     Raises `UserError` (78): a model of several directions has no such target, or none was asked for; or one of one direction has another.
     """
-    targets = sorted(found[1] for piece in subword.pieces if (found := _TAG.fullmatch(piece))) if config.target == TARGETS else []
+    targets = targets_of(config, subword)
     if asked in ([*targets] if targets else [None, "", config.target]):
         return (lambda text: f"{tag_of(str(asked))} {text}" if text.strip() else text) if targets else str
     if not targets:
