@@ -67,10 +67,10 @@ def test_no_character_of_a_line_is_lost_and_no_part_is_too_long(of_bytes: Subwor
 
 
 def test_the_translations_of_the_parts_come_together_with_their_line_feeds_and_spaces() -> None:
-    line = Line([[EOS]] * 4, [False, False, True, True])
+    line = Line([[EOS]] * 4, [False, False, True, True], [[]] * 4)
     (best,) = line.joined([[hypothesis(text)] for text in ("One.", "Two.", "", "Three.")])
     assert (best.text, best.log_probability, best.tokens) == ("One. Two.\n\nThree.", -8.0, 4)
-    line = Line([[EOS]] * 2, [False, False])
+    line = Line([[EOS]] * 2, [False, False], [[]] * 2)
     ranked = line.joined([[hypothesis("a"), hypothesis("b", -3.0)], [hypothesis("c", -2.0)]])
     assert [(one.text, one.score) for one in ranked] == [("a c", -1.5), ("b c", -2.5)]
     (japanese,) = line.joined([[hypothesis("これはペンです。")], [hypothesis("はい。")]])
