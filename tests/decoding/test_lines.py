@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT, write_drawn
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import normalise
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
@@ -114,3 +115,15 @@ def test_the_notes_name_the_first_lines_and_the_most_frequent_characters(subword
         "lines with unknown characters, which are left out: 2 of 4, the first is line 2: x (U+0078) in 2, y (U+0079) in 2, "
         "U+200D in 1, X (U+0058) in 1, Y (U+0059) in 1 and 2 others. Replace them, or train with bpe.byte_fallback: true."
     )
+
+
+def test_strings_are_read_as_placeholders_and_put_back_in_each_part(tmp_path: Path) -> None:
+    lines = [" ".join([*CHARACTERS, *SYMBOLS]), *(["abc def gh."] * 9)]
+    subword = learnt_subword(lines, tmp_path / "spm.model", vocab_size=57, user_symbols=[*SYMBOLS])
+    reader = LineReader(subword, "en", 12)
+    line = reader.read("a <b>b</b> a b. c 😀 de {h}.")
+    assert [subword.decode(part) for part in line.parts] == ["a ⟦1⟧b⟦2⟧ a b.", "c ⟦1⟧ de ⟦2⟧."]
+    (joined,) = line.joined([[hypothesis("⟦1⟧h⟦2⟧")], [hypothesis("⟦2⟧ de ⟦1⟧ ⟦3⟧")]])
+    assert joined.text == "<b>h</b> {h} de 😀 "
+    (long,) = reader.notes()
+    assert "unknown" not in long

@@ -12,7 +12,7 @@ from transformer_core.corpus.text import Pair
 
 # The number in a symbol is the place of its string among the different ones of the source sentence.
 SYMBOLS = tuple(f"\u27e6{number}\u27e7" for number in range(1, 10))
-_SYMBOL = re.compile("\u27e6\\d+\u27e7")
+_SYMBOL = re.compile("\u27e6[1-9]\u27e7")
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
 _STRING = re.compile(
     "|".join(

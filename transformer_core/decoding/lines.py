@@ -4,12 +4,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 300 languages, no dependencies; it keeps every character.
 
 from transformer_core.config import MOST_INPUT
-from transformer_core.corpus.placeholders import masked, strings_in
+from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
 from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis
@@ -40,7 +40,7 @@ class Line:
 
         Its log-probability is the sum over the parts, its score their mean.
         """
-        found = [[one.with_strings(strings) for one in ranked] for ranked, strings in zip(found, self.strings, strict=True)]
+        found = [with_strings(ranked, strings) for ranked, strings in zip(found, self.strings, strict=True)]
         if len(self.parts) == 1:
             return found[0]
         ranks = range(max(map(len, found)))
@@ -122,11 +122,18 @@ class LineReader:
 
     def _encoded(self, text: str) -> tuple[TokenIds, list[str]]:
         """Return the token ids of a text, and the strings for which it has placeholders."""
-        if not self._subword.has_placeholders:
-            return self._subword.encode(text), []
-        text = normalise(text)
-        strings = strings_in(text, self._subword.symbols)
-        return self._subword.encode(masked(text, strings)), strings
+        strings = strings_of(text, self._subword)
+        return self._subword.encode(masked(normalise(text), strings) if strings else text), strings
+
+
+def strings_of(source: str, subword: Subword) -> list[str]:
+    """Return the strings of a source for which the vocabulary has placeholders; none if it has no placeholders."""
+    return strings_in(normalise(source), subword.symbols) if SYMBOLS[0] in subword.symbols else []
+
+
+def with_strings(ranked: list[Hypothesis], strings: Sequence[str]) -> list[Hypothesis]:
+    """Return translations with these strings in the places of their placeholders."""
+    return [replace(one, made_of=restored(one.text, strings)) for one in ranked] if strings else ranked
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:

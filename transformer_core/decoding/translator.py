@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import PAPER_SEARCH, DecodingPrecision
-from transformer_core.corpus.placeholders import restored
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
@@ -94,10 +93,6 @@ class Hypothesis:
             return self.made_of
         subword, ids = self.made_of
         return subword.decode(ids)
-
-    def with_strings(self, strings: Sequence[str]) -> "Hypothesis":
-        """Return the hypothesis with these strings in the places of their placeholders."""
-        return replace(self, made_of=restored(self.text, strings)) if strings else self
 
     @classmethod
     def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":

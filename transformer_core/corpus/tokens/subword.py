@@ -21,7 +21,6 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from transformer_core.config import PARAMS_FILE, Bpe
-from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import normalise
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file
@@ -117,11 +116,6 @@ class Subword:
         """The texts that are always one token."""
         pieces = _proto(self.processor.serialized_model_proto()).pieces
         return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
-
-    @property
-    def has_placeholders(self) -> bool:
-        """Whether it has the placeholders (`clean.placeholders`)."""
-        return SYMBOLS[0] in self.symbols
 
     @property
     def is_bpe(self) -> bool:
