@@ -118,11 +118,11 @@ def test_the_notes_name_the_first_lines_and_the_most_frequent_characters(subword
 
 
 def test_strings_are_read_as_placeholders_and_put_back_in_each_part(tmp_path: Path) -> None:
-    lines = [" ".join([*CHARACTERS, *SYMBOLS]), *(["abc def gh."] * 9)]
-    subword = learnt_subword(lines, tmp_path / "spm.model", vocab_size=57, user_symbols=[*SYMBOLS])
+    lines = [" ".join([*CHARACTERS, "H", *SYMBOLS]), *(["abc def gh."] * 9)]
+    subword = learnt_subword(lines, tmp_path / "spm.model", vocab_size=58, user_symbols=[*SYMBOLS])
     reader = LineReader(subword, "en", 16)
-    line = reader.read("a <b>b</b> a b. c 😀 de {h}.")
-    assert [subword.decode(part) for part in line.parts] == ["a ⟦1⟧b⟦2⟧ a b.", "c ⟦1⟧ de ⟦2⟧."]
+    line = reader.read("a <b>b</b> def gh. He 😀 de {h}.")
+    assert [subword.decode(part) for part in line.parts] == ["a ⟦1⟧b⟦2⟧ def gh.", "He ⟦1⟧ de ⟦2⟧."]
     (joined,) = line.joined([[hypothesis("⟦1⟧h⟦2⟧")], [hypothesis("⟦2⟧ de ⟦1⟧ ⟦3⟧")]])
     assert joined.text == "<b>h</b> {h} de 😀 "
     (long,) = reader.notes()
