@@ -73,7 +73,6 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.hub import HUB
     from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
@@ -83,8 +82,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     if not arguments.force:
         check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
-    if str(arguments.files[0]).startswith(HUB):
-        _fetch(arguments, str(arguments.files[0]).removeprefix(HUB))
+    if (first := str(arguments.files[0])).startswith("hf:"):
+        _take_dataset(arguments, first.removeprefix("hf:"))
     entry = new_entry(
         arguments.name,
         *arguments.files,
@@ -113,7 +112,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(arguments: argparse.Namespace, dataset: str) -> None:
+def _take_dataset(arguments: argparse.Namespace, dataset: str) -> None:
     """Put the files and the languages of a dataset of Hugging Face's hub into the arguments, as far as these name no others."""
     from transformer_core.corpus.sources.hub import saved_splits
 
