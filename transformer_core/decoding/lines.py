@@ -137,7 +137,7 @@ def with_strings(ranked: list[Hypothesis], strings: Sequence[str]) -> list[Hypot
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:
-    """Return the most tokens of a part: as asked for, or as the longest source of the training had; what the model has positions for.
+    """Return the most tokens of a part: as asked for, or as `longest_source` of the training; what the model has positions for.
 
     The output of another task than translation, such as a tree, does not come together from those of parts.
     """
