@@ -114,7 +114,8 @@ class Recorder(Observer):
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
+        measures = ["nll", "perplexity", "accuracy", "source_gain", VALIDATION_SCORE]
+        self._validation = _Table(directory / VALIDATION.name, ["update", *measures, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._progress, self._of = Progress(), updates
@@ -198,6 +199,7 @@ class _Table:
             self.begin()
             return
         with self.path.open("r+b") as file:
+            self._columns = file.readline().decode().rstrip("\n").split(",")  # Of an older version the table has fewer.
             file.truncate(size_bytes)
 
 
