@@ -25,6 +25,7 @@ from flows.record.usage import RUN
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
+from transformer_core.evaluation.diagnosis import unread_source
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
@@ -148,6 +149,8 @@ class Recorder(Observer):
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
+        if warning := unread_source({"update": update, **scores}, self._of):
+            self._progress.write(warning)
 
     def state(self) -> dict[str, Any]:
         return {table.path.name: table.saved_size() for table in self._tables}

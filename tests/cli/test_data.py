@@ -60,6 +60,12 @@ def own_files(tmp_path: Path) -> Path:
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
     shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
+    rules = "0 empty, 0 copies, 20 also in valid or test, 0 duplicates"
+    shown += f"train: 80 of 100 pairs looked at are left ({rules}); 2 and 2 words a sentence (median), each word 2.0 and 2.0 times\n"
+    # Each number is a word of one sentence alone.
+    shown += "".join(
+        f"{split}: 10 pairs, 2 and 2 words a sentence, unseen words 50.0% (50.0%) and 50.0% (50.0%)\n" for split in ("valid", "test")
+    )
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
     assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
     params = load_params(own_files / "params.yaml")

@@ -101,6 +101,13 @@ def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that
     assert starts.index("train.warmup:") < starts.index("training")
 
 
+@pytest.mark.usefixtures("place")
+def test_the_last_lines_of_a_training_say_how_it_fits_and_that_it_does_not_read_its_source_yet() -> None:
+    prepare("bpe")
+    last = stage_here("train").stderr.splitlines()[-2:]
+    assert [line[:20] for line in last] == ["Perplexity", "The model hardly read"]
+
+
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("bpe")
     assert stage_here("train").returncode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event, Timer
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -320,6 +321,35 @@ def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> Non
     assert state.exists()
     remove_training(state)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_gain_by_the_source_is_the_loss_with_the_sources_of_other_pairs_less_that_with_its_own(tmp_path: Path) -> None:
+    """Of ten pairs of equal lengths, all in one batch; without attention to the source there is no gain."""
+    torch.manual_seed(0)
+    model = build(SMALL, VOCAB).double()
+    sides = [[[5 + number, 6 + number, EOS] for number in range(10)], [[9 + number, 8, 7, EOS] for number in range(10)]]
+    write_binarized(tmp_path, *sides, VOCAB)
+    subword = learnt_subword(TEXT, tmp_path / "spm.model")
+    settings, rank = recipes.load("tatoeba").train.model_copy(update={"precision": "float64"}), Rank(0, 1, torch.device("cpu"))
+    split = open_split(tmp_path / "train")
+    valid = validation.Validation(model, split, subword, [""] * 10, settings, TRANSLATION, rank, bool)
+    model.eval()
+    with torch.no_grad():
+        losses = np.array(
+            [[float(valid._losses(np.array([source]), np.array([target])).nll) for source in range(10)] for target in range(10)]
+        )
+    (order,) = valid._microbatches
+    expected = (losses[order, np.roll(order, 1)].sum() - losses.trace()) / 40
+    found = valid.teacher_forced()
+    assert found is not None
+    assert found["source_gain"] == pytest.approx(expected, abs=1e-9)
+    assert abs(expected) > 1e-6
+    for name, parameter in model.named_parameters():
+        if "cross_attention.output" in name:
+            parameter.data.zero_()
+    unread = valid.teacher_forced()
+    assert unread is not None
+    assert unread["source_gain"] == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("side", [0, 1])
