@@ -22,7 +22,7 @@ from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
-from transformer_core.config import PRETRAINED, Params
+from transformer_core.config import MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.evaluation.diagnosis import unread_source
@@ -115,8 +115,7 @@ class Recorder(Observer):
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        measures = ["nll", "perplexity", "accuracy", "source_gain", VALIDATION_SCORE]
-        self._validation = _Table(directory / VALIDATION.name, ["update", *measures, "seconds"])
+        self._validation = _Table(directory / VALIDATION.name, ["update", *MEASURES, "source_gain", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._progress, self._of = Progress(), updates

@@ -144,6 +144,5 @@ def run_plan(arguments: argparse.Namespace) -> int:
         print("DVC's cache may hold a second copy of data and models.")
     found = find_entry(plan.corpus)
     if len(found.entry.languages) == 2 and all(file.fetched or located(found.path.parent, file.source).is_file() for file in plan.files):
-        for number, line in enumerate(described(found.path)):
-            print(line if number else f"\n{line}")
+        print("", *described(found.path), sep="\n")
     return 0

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 # the same text (Multi30k, Tatoeba, News Commentary), 1.3 to 1.7 times in news of another year, 2.6 to 18 times in text of another kind.
 # News as train has the words of captions and everyday sentences (0.4 to 1.4), whose lengths differ 1.7 and 3.2 times.
 _OTHER_WORDS, _OTHER_LENGTH = 2.0, 1.5
-_LEAST_STEP = 10  # At most every tenth pair is taken out of train.
 
 
 def describe(train: Iterable[Pair[str]], held_out: Mapping[str, Iterable[Pair[str]]]) -> Iterator[str]:
@@ -41,15 +40,15 @@ def describe(train: Iterable[Pair[str]], held_out: Mapping[str, Iterable[Pair[st
     left = left.reset_index(drop=True)
     words, lengths = [_words(left[side]) for side in left], _median_words(left)
     counted = f"{len(left):,} of {len(pairs):,} pairs looked at are left ({', '.join(dropped)})"
-    often = _both((len(side) / max(side.nunique(), 1) for side in words), ".1f")
-    yield f"train: {counted}; {_both(lengths, 'g')} words a sentence (median), each word {often} times"
+    often = "{:.1f} and {:.1f}".format(*(len(side) / max(side.nunique(), 1) for side in words))
+    yield f"train: {counted}; {'{:g} and {:g}'.format(*lengths)} words a sentence (median), each word {often} times"
     for split, frame in splits.items():
-        step = max(_LEAST_STEP, len(left) // len(frame))
+        step = max(10, len(left) // len(frame))  # As many pairs are taken out of train, at most a tenth.
         of_split, its_lengths = [_words(frame[side]) for side in frame], _median_words(frame)
         unseen = list(map(_unseen, of_split, words))
         expected = [_unseen(side[side.index % step == 0], side[side.index % step > 0]) for side in words]
         shares = " and ".join(f"{share:.1%} ({usual:.1%})" for share, usual in zip(unseen, expected, strict=True))
-        yield f"{split}: {len(frame):,} pairs, {_both(its_lengths, 'g')} words a sentence, unseen words {shares}"
+        yield f"{split}: {len(frame):,} pairs, {'{:g} and {:g}'.format(*its_lengths)} words a sentence, unseen words {shares}"
         # The second bound is four standard errors, or more, of such a share above the usual one.
         bounds = [max(_OTHER_WORDS * usual, usual + 2 * max(len(side), 1) ** -0.5) for side, usual in zip(of_split, expected, strict=True)]
         longer = [max(pair) > _OTHER_LENGTH * min(pair) for pair in zip(its_lengths, lengths, strict=True)]
@@ -75,7 +74,3 @@ def _unseen(words: pd.Series[str], train: pd.Series[str]) -> float:
 
 def _median_words(pairs: pd.DataFrame) -> list[float]:
     return [float(pairs[side].map(length_in_words).astype(float).median()) for side in pairs]
-
-
-def _both(numbers: Iterable[float], form: str) -> str:
-    return " and ".join(format(number, form) for number in numbers)

@@ -10,10 +10,8 @@ _SHARE = 0.5
 # In nats a token of valid. The default recipe's gap to its training text is 0.4, that of 900 pairs after 14 epochs 1.4.
 _RISE, _GAP, _STILL_FALLING = 0.03, 0.7, 0.03
 
-Row = Mapping[str, float]
 
-
-def unread_source(validation: Row, updates: int) -> str:
+def unread_source(validation: Mapping[str, float], updates: int) -> str:
     """Return a warning if a validation shows a model that does not read its source, although half of its updates are done; else nothing."""
     gain = validation.get("source_gain", math.nan)
     if validation["update"] < _SHARE * updates or not gain < _LEAST_GAIN:
@@ -24,11 +22,12 @@ def unread_source(validation: Row, updates: int) -> str:
     )
 
 
-def fit(updates: Sequence[Row], validation: Sequence[Row]) -> str:
+def fit(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]]) -> str:
     """Return a sentence on how well the model fits its training text and valid, and what to change; nothing if either was not finite."""
-    end, valid = validation[-1]["update"], {row["update"]: math.log(row["perplexity"]) for row in validation}
+    valid = {row["update"]: math.log(row["perplexity"]) for row in validation}
+    end = max(valid, default=0)
     recent = [math.log(row["perplexity"]) for row in updates if row["update"] > 0.9 * end]
-    if not recent or math.isnan(valid[end]):
+    if not valid or not recent or math.isnan(valid[end]):
         return ""
     trained = sum(recent) / len(recent)
     best = min(valid, key=lambda update: valid[update])

@@ -121,13 +121,8 @@ def number_of_strings(entry: Path) -> tuple[int, int]:
     return len(characters), len(words)
 
 
-def training_pairs(entry: Path) -> Iterator[Pair[str]]:
-    """Yield the pairs of an entry's local training text."""
-    return local_pairs(entry, "train")
-
-
-def local_pairs(entry: Path, split: str) -> Iterator[Pair[str]]:
-    """Yield the pairs of a split of an entry that are in local files."""
+def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
+    """Yield the pairs of an entry's local training text, or of that of another split."""
     for source in load_entry(entry).sources[split]:
         if source.files:
             left, right = (side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items())
@@ -136,14 +131,11 @@ def local_pairs(entry: Path, split: str) -> Iterator[Pair[str]]:
 
 
 def described(entry: Path) -> Iterator[str]:
-    """Yield lines on what the local text of an entry is like, of a large one on pairs at even distances; none without such text.
-
-    Raises `UserError` (65): a file is missing or damaged.
-    """
+    """Yield lines on an entry's local text, of a large one on pairs at even distances. Raises `UserError` (65): a file is damaged."""
     loaded = load_entry(entry)
     step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
     if next(training_pairs(entry), None):
-        others = {split: local_pairs(entry, split) for split in loaded.sources if split != "train"}
+        others = {split: training_pairs(entry, split) for split in loaded.sources if split != "train"}
         yield from describe(islice(training_pairs(entry), None, None, step), others)
 
 
