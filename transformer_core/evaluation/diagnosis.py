@@ -33,7 +33,7 @@ def fit(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str
     best = min(valid, key=lambda update: valid[update])
     before = [nll for update, nll in valid.items() if update <= 0.8 * end]
     if valid[end] > valid[best] + _RISE:
-        advice = f"overfits since update {best:,.0f}: raise model.dropout, lower train.updates, or set train.patience"
+        advice = f"overfits since update {best:,.0f}: raise model.dropout, or end earlier (train.patience, average.of: best)"
     elif valid[end] > trained + _GAP:
         advice = "overfits, or valid is of another domain: raise model.dropout, or add text like valid"
     elif before and before[-1] > valid[end] + _STILL_FALLING:
