@@ -21,6 +21,7 @@ from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
@@ -45,6 +46,8 @@ def run(params: Params) -> str:
     write_text(paths.SENTENCES, render_sentences(report, scoring))
     record(scores, report, scoring)
     print(score_table(scores))
+    if warning := collapse(scores):
+        echo(warning, sys.stderr)
     return f"{scoring.task.headline(scores)} on the test set of {scores['corpus']}: {paths.REPORT}"
 
 

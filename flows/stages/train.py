@@ -30,6 +30,7 @@ from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import Interrupted, UserError, configuration_error
+from transformer_core.evaluation.diagnosis import fit, unread_source
 from transformer_core.files import locked, new_directory, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
@@ -68,7 +69,9 @@ def run(params: Params) -> str:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
     ignore_stop_signals()  # All outputs are written and the rest is quick, but DVC saves no outputs of a stopped stage.
     mark_finished(params.train, state)
-    metrics = read_json(paths.TRAINING_METRICS)
+    metrics, validation = read_json(paths.TRAINING_METRICS), read_numbers(paths.VALIDATION)
+    for line in filter(None, (fit(read_numbers(paths.UPDATES), validation), unread_source(validation[-1], 0))):
+        echo(line, sys.stderr)
     return (
         f"{paths.CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
         f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"

@@ -63,8 +63,10 @@ def own_files(tmp_path: Path) -> Path:
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
     shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
+    shown += "train: 80 of 100 pairs looked at are left (0 empty, 0 copies, 20 also in valid or test, 0 duplicates); 2 and 2"
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
-    assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
+    done = call("data", "new", "mine", "text.en", "text.de")
+    assert (done.code, done.out.startswith(shown), done.out.endswith(f"\n{closing}"), done.err) == (0, True, True, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
     # Its few characters and words, and the bytes.
@@ -176,6 +178,12 @@ def test_a_data_plan_names_files_sums_and_terms_and_fetches_nothing(call: Call, 
     assert "fetched, sum: sha256 726e39b2fa9e..." in done.out
     assert "train.fr.gz" not in done.out
     assert all(path.is_symlink() for path in tmp_path.iterdir())
+
+
+def test_the_plan_of_a_corpus_that_is_here_says_what_it_is_like(call: Call) -> None:
+    train, valid, test = call("data", "plan", "tatoeba").out.splitlines()[-3:]
+    assert train.startswith("train: 66,949 of 66,949 pairs looked at are left (0 empty, 0 copies, 0 also in valid or test, 0 duplicates);")
+    assert (valid[:19], test[:18]) == ("valid: 1,000 pairs,", "test: 1,000 pairs,")
 
 
 def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

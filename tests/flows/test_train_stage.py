@@ -87,7 +87,7 @@ def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_
     assert not list(place.glob("models")) + list(place.glob(".state/*/state-*.pt"))
 
 
-def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that_is_longer_than_it_first(place: Path) -> None:
+def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_long_warm_up_first_and_its_fit_last(place: Path) -> None:
     """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
     prepare("bpe", warmup=40)
     assert not Path("data/binarized/test").exists()
@@ -100,6 +100,7 @@ def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that
     assert "manifest.json" not in record.artifacts
     starts = [line.split(" ")[0] for line in trained.stderr.splitlines()]
     assert starts.index("train.warmup:") < starts.index("training")
+    assert starts[-2:] == ["Perplexity", "The"]  # The second line: the model hardly reads its source.
 
 
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

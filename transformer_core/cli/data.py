@@ -73,7 +73,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
+    from transformer_core.corpus.sources.local_corpus import check_unused, described, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
     for files in filter(None, (arguments.files, arguments.valid, arguments.test)):
@@ -100,6 +100,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
+    for line in described(entry):
+        print(line)
     try:
         bleu_metric([], tokenizer_of(target))
     except UserError as error:  # Stage evaluate would end with it, after the training.
@@ -138,6 +140,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     from transformer_core import recipes
     from transformer_core.config import load_params
+    from transformer_core.corpus.sources.catalogue import find_entry
+    from transformer_core.corpus.sources.local_corpus import described
+    from transformer_core.corpus.sources.readers import located
     from transformer_core.data_plan import plan_data
 
     plan = plan_data(load_params() if arguments.recipe is None else recipes.load(arguments.recipe))
@@ -153,4 +158,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         for name, size in plan.disk.items():
             print(f"{in_bytes(size):>9}  {name}")
         print("DVC's cache may hold a second copy of data and models.")
+    found = find_entry(plan.corpus)
+    if len(found.entry.languages) == 2 and all(file.fetched or located(found.path.parent, file.source).is_file() for file in plan.files):
+        print("", *described(found.path), sep="\n")
     return 0
