@@ -28,6 +28,7 @@ from transformer_core.evaluation.bleu import (
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import TEST, compare, interval
+from transformer_core.evaluation.variety import variety
 from transformer_core.tasks import TARGETS, TRANSLATION
 
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
@@ -114,6 +115,7 @@ def score(
         "precisions": bleu.precisions,
         "hypothesis_tokens": bleu.sys_len,
         "reference_tokens": bleu.ref_len,
+        **variety(hypotheses, references),
     }
     return Scores(len(hypotheses), values, signatures, parts=parts)
 

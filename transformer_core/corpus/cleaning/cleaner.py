@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.config import Clean
-from transformer_core.corpus.cleaning.placeholders import with_placeholders
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, rules
+from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
     PAIR_WEIGHTS,
     REPAIRS,
@@ -28,6 +28,7 @@ from transformer_core.corpus.text import (
     length_in_words,
     normalise,
     read_chunks,
+    read_lines,
     read_pairs,
     read_raw_lines,
     splits_of,
@@ -91,7 +92,7 @@ def clean_corpus(
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     work = _Work(settings, *paths, sides, medians, of_pairs["train"], task, frozenset(tags))
     names = dict.fromkeys(chain.from_iterable(work.rules_for(direction) for direction in of_pairs["train"].all))
-    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, names, tags)
+    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, names)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -103,8 +104,26 @@ def clean_corpus(
         why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
         remedy = "Loosen section clean; for overlap name other text for valid and test."
         raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {why})", remedy)
+    if settings.placeholders:
+        for split in ("train", *held_out):
+            _write_symbols([folder / f"{split}.{language}" for language in (source, target)], settings.placeholders, tags)
     write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
+
+
+def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -> None:
+    """Write the pairs of a split again with placeholders; a source of valid or test has them for all strings, as in translating."""
+    plain = [path.rename(path.with_suffix(f"{path.suffix}.plain")) for path in paths]
+    for side, path in enumerate(paths):
+        bare = (Pair(without_tag(pair.source, tags), pair.target) for pair in read_pairs(*plain))
+        if path.stem == "train":
+            changed = (pair[side] for pair in with_symbols(bare, share))
+        else:
+            changed = (masked(pair[side], strings_in(pair.source)) for pair in bare)
+        heads = (source.removesuffix(without_tag(source, tags)) if path == paths[0] else "" for source in read_lines(plain[0]))
+        write_lines(path, map(str.__add__, heads, changed))
+    for path in plain:
+        path.unlink()
 
 
 def without_tag(source: str, tags: Collection[str]) -> str:
@@ -278,9 +297,8 @@ class _Train:
         settings: Clean,
         weights: Path,
         for_one_pair: Iterable[str],
-        tags: Collection[str],
     ) -> None:
-        self._weights, self._tags = weights, tags
+        self._weights = weights
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
         self._all = [folder / f"{language}.parts" for language in self._languages]
@@ -289,7 +307,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst, self._placeholders = settings.drop_worst, settings.placeholders
+        self._drop_worst = settings.drop_worst
         scored = [LOW_SCORE] if settings.drop_worst else []
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
@@ -330,15 +348,6 @@ class _Train:
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
-        if self._placeholders:
-            plain = [path.rename(everything) for path, everything in zip(self._paths, self._all, strict=True)]
-            for side, path in enumerate(self._paths):
-                pairs, tagged = (read_pairs(*plain) for _ in range(2))
-                bare = (Pair(without_tag(pair.source, self._tags), pair.target) for pair in pairs)
-                changed = with_placeholders(bare, self._placeholders)
-                write_lines(path, (self._tag_before(pair, new)[side] for pair, new in zip(tagged, changed, strict=True)))
-            for path in plain:
-                path.unlink()
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
@@ -359,11 +368,6 @@ class _Train:
             # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
-
-    def _tag_before(self, pair: Pair[str], changed: Pair[str]) -> Pair[str]:
-        """Return a changed pair with the tags of the pair that it was."""
-        tags = pair.source.removesuffix(without_tag(pair.source, self._tags))
-        return Pair(tags + changed.source, changed.target)
 
     def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
         """Return ascending indices of the share `drop_worst` of the remaining pairs with the highest scores; among equals the later."""
