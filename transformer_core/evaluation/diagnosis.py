@@ -17,8 +17,8 @@ def unread_source(validation: Mapping[str, float], updates: int) -> str:
     if validation["update"] < _SHARE * updates or not gain < _LEAST_GAIN:
         return ""
     return (
-        f"The model hardly reads its source: with the sources of other pairs valid loses {gain:.2f} nats a token. Check that the lines of "
-        "both sides of data/clean/train belong together. If they do: more text, a smaller model, or more updates (docs/training.md)."
+        f"The model hardly reads its source: with the sources of other pairs valid loses {max(gain, 0):.2f} nats a token. Check that the "
+        "lines of both sides of data/clean/train belong together. If they do: more text, a smaller model, or more updates (docs/training.md)."
     )
 
 
