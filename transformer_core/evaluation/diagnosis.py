@@ -18,7 +18,7 @@ def unread_source(validation: Mapping[str, float], updates: int) -> str:
         return ""
     return (
         f"The model hardly reads its source: with the sources of other pairs valid loses {max(gain, 0):.2f} nats a token. Check that the "
-        "lines of both sides of data/clean/train belong together. If they do: more text, a smaller model, or more updates (docs/training.md)."
+        "lines of both sides of data/clean/train belong together. If so: more text, a smaller model, or more updates (docs/training.md)."
     )
 
 
