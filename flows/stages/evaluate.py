@@ -209,6 +209,7 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     for name, of_split in scores.get("tests", {}).items():
         run.measure(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
     run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.MANIFEST])
+    tests = [split for split in report.scores if split != "valid"]
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
-        run.attach_files([paths.RAW / f"test.{report.manifest[side]}"], folder)
+        run.attach_files([paths.RAW / f"{split}.{report.manifest[side]}" for split in tests], folder)
     run.end()

@@ -1,14 +1,17 @@
 """transformer-core recipe and data."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
 from sacrebleu.tokenizers import tokenizer_ko_mecab
 
 from tests.cli.conftest import Call
 from transformer_core import recipes
 from transformer_core.config import load_params
+from transformer_core.corpus.sources.catalogue import load_entry
 from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.data_plan import plan_data
@@ -68,6 +71,29 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
     # Its few characters and words, and the bytes.
     assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (377, True, "mine-en-de")
+
+
+def test_a_dataset_of_the_hub_is_taken_with_its_splits_and_its_languages(
+    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` reads a folder of Parquet files by its path as it reads one of the hub by its name."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", own_files / "cache")
+    books = own_files / "own/books"
+    configurations = "configs: [{config_name: en-de, data_files: [{split: train, path: t*}, {split: validation, path: v*}]}]"
+    write_text(books / "README.md", f"---\n{configurations}\n---\n")
+    for split, number in (("train", 60), ("validation", 7)):
+        rows = [{"translation": {"en": f"{split} {row}", "de": f"Satz {row}"}} for row in range(number)]
+        DataFrame(rows).to_parquet(books / f"{split}.parquet")
+    done = call("data", "new", "books", "hf:own/books/en-de")
+    assert (done.code, done.out.split("\n")[:3:2]) == (0, ["1: train 0 | Satz 0", "3: train 2 | Satz 2"])
+    entry = load_entry(Path("corpora/books.yaml"))
+    assert (entry.languages, entry.size and entry.size.pairs, len(entry.splits.test)) == (["en", "de"], 60, 1)
+    assert str(entry.splits.valid[0].files).count("../data/hub/books/valid.parquet") == 2
+    unknown = call("data", "new", "more", "hf:own/books/en-fr", "--force").refusal()
+    assert unknown == (78, "hf:own/books/en-fr: BuilderConfig 'en-fr' not found. Available: ['en-de']")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    missing = call("data", "new", "more", "hf:own/books", "--force").refusal()
+    assert missing == (78, "hf:own/books: datasets is not installed. Install it with: pip install datasets")
 
 
 @pytest.mark.parametrize(

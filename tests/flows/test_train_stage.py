@@ -23,6 +23,7 @@ from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_mo
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import open_split
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import locked, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
@@ -162,6 +163,19 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
         ended = stage_here("train")
         assert ended.stderr.startswith(f"params.yaml: train.init_from: pretrained/{parent} {fault}")
         assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_model_records_the_length_of_its_sources_without_the_longest_in_a_thousand() -> None:
+    """A few long lines do not teach a model to translate paragraphs, which it would shorten."""
+    prepare("bpe")
+    subword = Subword.load(Path("data/bpe/spm.model"))
+    shutil.rmtree("data/binarized/train")
+    sides = ([*lines * 20, " ".join(lines[:3])] for lines in (SOURCES, TARGETS))
+    write_binarized(Path("data/binarized"), *map(subword.encode_clean, sides), subword)
+    assert stage_here("train").returncode == 0
+    longest = max(len(tokens) for tokens in subword.encode_clean(SOURCES)) - 1
+    assert read_json(Path("models/checkpoints/config.json"))["longest_source"] == longest
 
 
 def test_a_validation_whose_logits_are_not_finite_does_not_end_the_training(place: Path) -> None:

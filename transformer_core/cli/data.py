@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from dataclasses import asdict
@@ -31,7 +32,8 @@ def add_to(commands: Commands) -> None:
         metavar="FILE",
         nargs="+",
         type=Path,
-        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
+        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md; "
+        "or a dataset of Hugging Face's hub: hf:OWNER/NAME/CONFIGURATION",
     )
     new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
     new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
@@ -80,6 +82,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     if not arguments.force:
         check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
+    if (first := str(arguments.files[0])).startswith("hf:"):
+        _take_dataset(arguments, first.removeprefix("hf:"))
     entry = new_entry(
         arguments.name,
         *arguments.files,
@@ -108,6 +112,18 @@ def run_new(arguments: argparse.Namespace) -> int:
     moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}")
     return 0
+
+
+def _take_dataset(arguments: argparse.Namespace, dataset: str) -> None:
+    """Put the files and the languages of a dataset of Hugging Face's hub into the arguments, as far as these name no others."""
+    from transformer_core.corpus.sources.hub import saved_splits
+
+    splits = saved_splits(dataset, Path("data/hub", arguments.name))
+    arguments.files = splits["train"]
+    arguments.valid, arguments.test = arguments.valid or splits.get("valid"), arguments.test or splits.get("test")
+    if languages := re.fullmatch(r".*/([a-z]{2,3})-([a-z]{2,3})", dataset):
+        arguments.source_language = arguments.source_language or languages[1]
+        arguments.target_language = arguments.target_language or languages[2]
 
 
 def run_update(arguments: argparse.Namespace) -> int:
