@@ -121,6 +121,7 @@ class Recorder(Observer):
         self._progress, self._of = Progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
+        self._warned = False  # That the model does not read its source.
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -148,8 +149,9 @@ class Recorder(Observer):
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
-        if warning := unread_source({"update": update, **scores}, self._of):
+        if not self._warned and (warning := unread_source({"update": update, **scores}, self._of)):
             self._progress.write(warning)
+            self._warned = True
 
     def state(self) -> dict[str, Any]:
         return {table.path.name: table.saved_size() for table in self._tables}

@@ -89,7 +89,7 @@ def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_
 
 def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_long_warm_up_first_and_its_fit_last(place: Path) -> None:
     """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
-    prepare("bpe", warmup=40)
+    prepare("bpe", warmup=40, validate_every=1)
     assert not Path("data/binarized/test").exists()
     assert open_split(Path("data/binarized/train")).longest == LONGEST
     set_params(model=LEARNED | {"most_positions": LONGEST})

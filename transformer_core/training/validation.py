@@ -21,7 +21,7 @@ from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
-_TOKENS_COMPARED = 40_000  # Target tokens of valid whose loss is also computed with the sources of other pairs.
+_TOKENS_COMPARED = 20_000  # Target tokens of valid whose loss is also computed with the sources of other pairs.
 
 
 class Validation:
