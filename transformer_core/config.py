@@ -53,6 +53,7 @@ Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 Penalty = Literal["wu", "power"]
+Modifier = Literal["upper", "title", "punctuation", "typos", "noise"]
 # What a validation measures whatever the task. `train.best_by` is one of these or the main score of the task.
 MEASURES = ("nll", "perplexity", "accuracy")
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
@@ -175,6 +176,7 @@ class Train(Section):
     adam_epsilon: PositiveFloat = words("of Adam")
     label_smoothing: Probability = words("epsilon of label smoothing (5.4)")
     bpe_dropout: Probability = words("probability of leaving out a merge ([BPE-dropout](data.md#bpe-dropout))")
+    modifiers: dict[Modifier, Probability] = words("share of the pairs that get each of the [modifiers](data.md#modifiers), in every epoch")
     r_drop: NonNegativeFloat = words("weight of R-Drop, at twice the time ([improve.md](improve.md)); 0: off")
     max_skipped: NonNegativeInt = words("skipped updates (NaN, infinity) in a row before the last saved state is restored, once")
     precision: Precision = words("of matrix products; `auto`: bf16 where fast, else fp16 on a GPU, float32 on a CPU")
@@ -191,6 +193,11 @@ class Train(Section):
     def microbatches(self) -> int:
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
+
+    @property
+    def segments_anew(self) -> bool:
+        """Whether the loader segments each update anew, with BPE-dropout or modified text."""
+        return self.bpe_dropout > 0 or any(self.modifiers.values())
 
     @property
     def passes(self) -> int:

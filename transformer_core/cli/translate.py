@@ -101,6 +101,7 @@ def add_to(commands: Commands) -> None:
         help="a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
+    add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
@@ -140,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
@@ -178,8 +179,11 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
     """
     from transformer_core.config import PAPER_SEARCH
     from transformer_core.decoding.engine import DecodingRequest
+    from transformer_core.decoding.glossary import read_glossary
     from transformer_core.decoding.lines import most_tokens
 
+    if arguments.glossary and (arguments.sample or arguments.prefixes):
+        raise configuration_error("--glossary: not with --sample or --prefixes")
     scored = config.decode
     engine, precision = arguments.engine, arguments.precision
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
@@ -194,6 +198,7 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         scored=arguments.nbest or arguments.scores,
         longest=most_tokens(config, None, arguments.max_input) + arguments.max_extra,
         shortlist=arguments.shortlist,
+        glossary=read_glossary(arguments.glossary) if arguments.glossary else None,
     )
     asked: EngineOption = arguments.engine
     if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
