@@ -114,4 +114,4 @@ class Validation:
     def _losses(self, pairs: Indices) -> Loss:
         """Return the losses of pairs, given by their places among the scored ones."""
         batch = make_batch(self._split.pairs(self._scored[pairs])).to(self._rank.device)
-        return cross_entropy(batch.decoded(self._model), self._model.output_weight, batch.targets, label_smoothing=0.0)
+        return cross_entropy(*self._model.factors(batch.decoded(self._model)), batch.targets, label_smoothing=0.0)
