@@ -102,13 +102,12 @@ class _Marian(Section):
         settings: dict[str, Any] = {ours: getattr(self, names[0]) for ours, names in _SIZES.items()}
         if settings["activation"] == "silu":
             settings["activation"] = "swish"
-        width, layers = self.d_model // self.encoder_attention_heads, settings.pop("encoder_layers")
-        if layers != settings["decoder_layers"]:
-            settings["encoder_layers"] = layers
-        else:
+        settings["layers"] = settings.pop("encoder_layers")
+        if self.decoder_layers == self.encoder_layers:
             del settings["decoder_layers"]
+        width = self.d_model // self.encoder_attention_heads
         settings["tied"] = "none" if not self.tie_word_embeddings else "all" if self.share_encoder_decoder_embeddings else "decoder"
-        return TransformerSize(**settings, layers=layers, d_k=width, d_v=width, attention_bias=True, output_bias=True)
+        return TransformerSize(**settings, d_k=width, d_v=width, attention_bias=True, output_bias=True)
 
     def unsupported(self) -> str:
         """Return what no model here has; empty if there is nothing."""
