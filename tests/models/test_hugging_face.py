@@ -1,7 +1,6 @@
 """Marian models of Hugging Face's transformers: ours in it, and one of its own here, with 200 sentences of the bundled corpus."""
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from transformer_core.models.directory import load_model, read_config, save_mode
 from transformer_core.presets import TransformerSize
 from transformer_core.training.loss import cross_entropy
 
-PAIRS = [line.split("\t")[:2] for line in bundled("tatoeba/valid.tsv", 1_000)]
+PAIRS = [line.rstrip("\n").split("\t")[:2] for line in bundled("tatoeba/valid.tsv", 1_000)]
 # Characters that no vocabulary has, one that the target's alone has, and a mark of Unicode that is normalised.
 SOURCES, TARGETS = [f"{PAIRS[0][0]} ß 漢字 ﬁ", *(source for source, _ in PAIRS[1:200])], [target for _, target in PAIRS[:200]]
 WITH_BIASES = replace(SMALL, layers=2, activation="swish", attention_bias=True, output_bias=True)
@@ -137,11 +136,11 @@ def test_an_imported_model_learns_and_what_it_has_learnt_is_the_same_text_in_thr
     config = import_model(marian(tmp_path / "marian", d_model=32), tmp_path / "model")
     model, subword = load_model(tmp_path / "model")[0].train(), Subword.load(tmp_path / "model/spm.model")
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    learnt = [pair for pair in PAIRS if UNK not in subword.of_target.encode(pair[1])][:64]
+    learnt = [pair for pair in PAIRS if UNK not in subword.of_target.encode(pair[1])][:16]
     pairs = [(subword.encode(source), subword.of_target.encode(target)) for source, target in learnt]
-    for update in range(150):
-        source, target = (torch.from_numpy(padded(side)) for side in zip(*random.Random(update).sample(pairs, 32), strict=True))
-        real = target != PAD
+    source, target = (torch.from_numpy(padded(side)) for side in zip(*pairs, strict=True))
+    real = target != PAD
+    for _ in range(300):
         hidden = model(source, source != PAD, functional.pad(target[:, :-1], (1, 0), value=BOS))[real]
         optimizer.zero_grad()
         (cross_entropy(*model.factors(hidden), target[real], label_smoothing=0.1).objective / real.sum()).backward()
@@ -153,14 +152,11 @@ def test_an_imported_model_learns_and_what_it_has_learnt_is_the_same_text_in_thr
     sources = [source for source, _ in learnt]
     for beam in (1, 4):
         search = Search(beam, 1.0, "power", patience=1)
-        found = [ranked[0] for ranked in translator.translate(sources, search)]
-        ended = [number for number, best in enumerate(found) if best.tokens < 50]  # The maximum lengths of the others differ.
-        encoded = tokenizer([sources[number] for number in ended], return_tensors="pt", padding=True)
-        outputs = theirs.generate(**encoded, num_beams=beam, length_penalty=1.0, max_length=60)
+        outputs = theirs.generate(**tokenizer(sources, return_tensors="pt", padding=True), num_beams=beam, length_penalty=1.0)
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        assert len(set(texts)) > 20
-        assert [found[number].text for number in ended] == texts
-        assert [ranked[0].text for ranked in engine.translate_tokens([pairs[number][0] for number in ended], search, 4096)] == texts
+        assert sum(text == target for text, (_, target) in zip(texts, learnt, strict=True)) > 8
+        assert [ranked[0].text for ranked in translator.translate(sources, search)] == texts
+        assert [ranked[0].text for ranked in engine.translate_tokens([tokens for tokens, _ in pairs], search, 4096)] == texts
 
 
 def test_the_loss_of_a_model_with_an_output_bias_is_that_of_its_logits() -> None:
