@@ -127,6 +127,10 @@ def test_an_imported_model_has_the_token_ids_logits_and_text_of_transformers_and
     found, wanted = logits(own, sources, targets), logits(theirs, their_sources, their_targets, rows[PAD], rows[BOS])
     assert torch.allclose(found[:, order], wanted[:, [rows[token] for token in order]], atol=1e-5)
     assert found.softmax(dim=-1)[:, BOS].max() == 0
+    torch.save(transformers.MarianMTModel.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    import_model(folder, tmp_path / "bin")
+    assert (tmp_path / "bin/config.json").read_bytes() == (tmp_path / "model/config.json").read_bytes()
     export_model(tmp_path / "model", tmp_path / "out")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (again(lines).input_ids, again(text_target=TARGETS).input_ids) == (sources, targets)
@@ -193,6 +197,10 @@ def test_what_one_of_the_two_cannot_hold_is_refused_in_one_line(tmp_path: Path) 
     folder = marian(tmp_path / "marian")
     with refused(65, "a model of Hugging Face, not a model directory. Convert it: transformer-core import"):
         read_config(folder / "config.json")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"PK")
+    with refused(65, "pytorch_model.bin: damaged"):
+        import_model(folder, tmp_path / "out")
     (folder / "tokenizer_config.json").unlink()
     with refused(78, "Name them: --source, --target."):
         import_model(folder, tmp_path / "out")

@@ -7,6 +7,7 @@ which changes no result. The parts of a head are not on this axis.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_core.config import PAPER_SEARCH
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, SPACE_MARK, UNK, Subword, is_tag, two_sided
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, SPACE_MARK, SPECIAL, UNK, Subword, is_tag, two_sided
 from transformer_core.decoding.ctranslate2_export import check_free
 from transformer_core.decoding.translator import load_subword
 from transformer_core.errors import UserError, configuration_error, first_line
@@ -47,7 +48,6 @@ _SIZES = {
     "relu_dropout": ("activation_dropout",),
     "activation": ("activation_function",),
 }
-_SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 # The bias of a token that no output has; its probability is 0 in any precision.
 _NEVER = -1000.0
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -61,10 +61,13 @@ _PARTS = {
     "round_cross_attention.norm": "encoder_attn_layer_norm",
     "round_feed_forward.norm": "final_layer_norm",
 }
-_OUTER = {"embedding.weight": "model.encoder.embed_tokens.weight", "target_embedding.weight": "model.decoder.embed_tokens.weight"}
-_OUTER |= {"projection.weight": "lm_head.weight", "output_bias": "final_logits_bias"}
-# One of these holds the matrix that all share; which one depends on the version that wrote the file.
-_SHARED = ("model.shared.weight", *_OUTER.values())
+# A matrix that several share has one of these names, which depends on the version that wrote the file.
+_OUTER = {
+    "embedding.weight": ("model.shared.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"),
+    "target_embedding.weight": ("model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight"),
+    "projection.weight": ("lm_head.weight",),
+    "output_bias": ("final_logits_bias",),
+}
 # Weights without an axis of d_model, and those whose first axis it is; it is the last one of all others.
 _INNER = ("query.bias", "key.bias", "value.bias", "inner.bias", "output_bias")
 _FIRST = (".norm.weight", ".norm.bias", ".outer.weight", ".outer.bias", ".output.weight", ".output.bias")
@@ -146,7 +149,7 @@ def export_model(source: Path, out: Path) -> None:
     whole = build(replace(size, attention_bias=True, output_bias=True), subword.vocab_size)  # New biases are zeros.
     whole.load_state_dict(model.state_dict(), strict=False)
     order = _order(size.d_model)
-    weights = {_name(name, size): _reordered(name, weight, order) for name, weight in whole.state_dict().items()}
+    weights = {_names(name, size)[0]: _reordered(name, weight, order) for name, weight in whole.state_dict().items()}
     weights["final_logits_bias"] = weights["final_logits_bias"][None]
     out, search = out.resolve(), config.decode or PAPER_SEARCH
     check_free(out, MARIAN_SUBWORD, _FILES)
@@ -164,7 +167,7 @@ def export_model(source: Path, out: Path) -> None:
         never = {"suppress_tokens": [PAD, UNK, BOS], "begin_suppress_tokens": [EOS], "forced_eos_token_id": EOS}
         write_json(temporary / "generation_config.json", {**ends, **never, **tokens})
         languages = {"source_lang": config.source, "target_lang": config.target, "model_max_length": _POSITIONS}
-        named = {"pad_token": _SPECIAL[PAD], "unk_token": _SPECIAL[UNK], "eos_token": _SPECIAL[EOS], "clean_up_tokenization_spaces": False}
+        named = {"pad_token": SPECIAL[PAD], "unk_token": SPECIAL[UNK], "eos_token": SPECIAL[EOS], "clean_up_tokenization_spaces": False}
         write_json(temporary / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **languages, **named})
         pieces = [piece.removeprefix(SPACE_MARK) if is_tag(piece) else piece for piece in subword.pieces]
         write_json(temporary / "vocab.json", {piece: token for token, piece in enumerate(pieces)})
@@ -223,7 +226,7 @@ def _read(file: Path) -> Any:
 
 
 def _vocabulary(folder: Path, marian: _Marian) -> tuple[list[int], bytes]:
-    """Return their token id of each of ours, and the subword model. A file that is ours, of an export, is not changed."""
+    """Return their token id of each of ours, and the subword model."""
     file, size = folder / "vocab.json", marian.vocab_size
     if (folder / "target_vocab.json").exists():
         raise configuration_error(f"{folder}: it has two vocabularies, vocab.json and target_vocab.json")
@@ -232,12 +235,10 @@ def _vocabulary(folder: Path, marian: _Marian) -> tuple[list[int], bytes]:
     if sorted(pieces) != [*range(size)] or "<unk>" not in entries:
         raise UserError(f"{file}: not one piece for each of the {size:,} token ids of {folder / CONFIG}, and <unk>")
     special = [marian.pad_token_id, entries["<unk>"], marian.decoder_start_token_id, marian.eos_token_id]
-    others = [token for token in range(size) if token not in special and pieces[token] not in _SPECIAL]
+    others = [token for token in range(size) if token not in special and pieces[token] not in SPECIAL]
     ours = [SPACE_MARK + piece if is_tag(SPACE_MARK + piece) else piece for piece in map(pieces.__getitem__, others)]
     try:
         source, target = ((folder / name).read_bytes() for name in (MARIAN_SUBWORD, "target.spm"))
-        if source == target and [*range(size)] == [*special, *others] and Subword.load(folder / MARIAN_SUBWORD).pieces[EOS + 1 :] == ours:
-            return [*special, *others], source
         return [*special, *others], two_sided(source, target, ours)
     except FileNotFoundError as error:
         raise UserError(f"{error.filename}: no such file", "Copy the model again.") from None
@@ -252,33 +253,31 @@ def _weights(folder: Path, size: TransformerSize, rows: Sequence[int]) -> dict[s
         theirs = read_weights(file)
     else:
         file = folder / "pytorch_model.bin"
-        theirs = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            theirs = torch.load(file, map_location="cpu", weights_only=True)
+        except (RuntimeError, UnpicklingError, EOFError) as error:
+            raise UserError(f"{file}: damaged ({first_line(error)})", "Copy the model again.") from None
     order, model = _order(size.d_model).argsort(), build(size, len(rows))
     theirs.setdefault("final_logits_bias", torch.zeros(1, max(rows) + 1))
     weights = {}
     for name, ours in model.state_dict().items():
-        found = [theirs[key] for key in (_SHARED if _is_shared(name, size) else (_name(name, size),)) if key in theirs]
-        if not found:
-            raise UserError(f"{file}: has no {_name(name, size)}")
-        weight = found[0].float()
-        if name in _OUTER:
-            weight = (weight[0] if name == "output_bias" else weight)[list(rows)]
+        names = _names(name, size)
+        found = next((theirs[key] for key in names if key in theirs), torch.empty(0))
+        weight = found.float().squeeze(0) if name == "output_bias" else found.float()
+        if name in _OUTER and len(weight) > max(rows):
+            weight = weight[list(rows)]
         if weight.shape != ours.shape:
-            raise UserError(f"{file}: {_name(name, size)} is {tuple(found[0].shape)}, and {folder / CONFIG} asks for {tuple(ours.shape)}")
+            raise UserError(f"{file}: {names[0]} is {tuple(found.shape)}, and {folder / CONFIG} asks for {tuple(ours.shape)}")
         weights[name] = _reordered(name, weight, order).contiguous()
     return weights
 
 
-def _is_shared(name: str, size: TransformerSize) -> bool:
-    return name == "embedding.weight" and size.tied == "all"
-
-
-def _name(name: str, size: TransformerSize) -> str:
-    """Return their name of a weight."""
+def _names(name: str, size: TransformerSize) -> tuple[str, ...]:
+    """Return their names of a weight; the first is the one to write."""
     if name in _OUTER:
-        return _SHARED[0] if _is_shared(name, size) else _OUTER[name]
+        return _OUTER[name][name == "embedding.weight" and size.tied != "all" :]
     stack, layer, *part, kind = name.split(".")
-    return f"model.{stack}.layers.{layer}.{_PARTS['.'.join(part)]}.{kind}"
+    return (f"model.{stack}.layers.{layer}.{_PARTS['.'.join(part)]}.{kind}",)
 
 
 def _order(d_model: int) -> Tensor:

@@ -26,6 +26,7 @@ from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file
 
 PAD, UNK, BOS, EOS = range(4)
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -240,6 +241,8 @@ def replacements(settings: Bpe) -> dict[str, str]:
 def two_sided(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
     """Return one model file for two SentencePiece models with common token ids, as Marian's: it splits text as each of them does.
 
+    If both are the same, with these ids, that is the file.
+
     Args:
         source: the model file for the source language.
         target: likewise; no side has to have all pieces.
@@ -249,6 +252,9 @@ def two_sided(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
         RuntimeError: a model is damaged.
         ValueError: a BPE model lacks pieces, which would change its merges.
     """
+    own = sentencepiece.SentencePieceProcessor(model_proto=source)
+    if source == target and [*map(own.id_to_piece, range(own.get_piece_size()))] == [*SPECIAL, *pieces]:
+        return source
     body = _with_ids(target, pieces)
     size, length = len(body), b""
     while size > 0x7F:
@@ -259,19 +265,19 @@ def two_sided(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
 def _with_ids(model: bytes, pieces: Sequence[str]) -> bytes:
     """Return a model in which token ids have these pieces. Its other ones have greater ids; the pieces that it lacks split no text."""
     proto = _proto(sentencepiece.SentencePieceProcessor(model_proto=model).serialized_model_proto())
-    trainer, special = proto.trainer_spec, ("<pad>", "<unk>", "<s>", "</s>")
-    own = {piece.piece: (piece.score, piece.type) for piece in proto.pieces if piece.piece not in special}
+    trainer = proto.trainer_spec
+    own = {piece.piece: (piece.score, piece.type) for piece in proto.pieces if piece.piece not in SPECIAL}
     if trainer.model_type == trainer.BPE and not own.keys() >= {*pieces}:
         raise ValueError("a BPE model that lacks pieces of the vocabulary")
     unused, control, unknown, user = (getattr(proto.SentencePiece, kind) for kind in ("UNUSED", "CONTROL", "UNKNOWN", "USER_DEFINED"))
-    kinds = dict.fromkeys(special, (0.0, control)) | {"<unk>": (0.0, unknown)}
+    kinds = dict.fromkeys(SPECIAL, (0.0, control)) | {"<unk>": (0.0, unknown)}
     kinds |= {piece: own.pop(piece, (0.0, user if is_tag(piece) else unused)) for piece in pieces}
     del proto.pieces[:]
     for piece, (score, kind) in (kinds | own).items():
         proto.pieces.add(piece=piece, score=score, type=kind)
     trainer.vocab_size = len(kinds)
     trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = PAD, UNK, BOS, EOS
-    trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = special
+    trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIAL
     return bytes(proto.SerializeToString(deterministic=True))
 
 
