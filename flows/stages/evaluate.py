@@ -113,7 +113,7 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if not keeps_weights(model):
         return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
     subword = Subword.load(paths.AVERAGED / SUBWORD)
-    pairs = [(subword.encode(source), subword.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+    pairs = [(subword.encode(source), subword.of_target.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
     index = choose_sentence([(len(source), len(target)) for source, target in pairs])
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."

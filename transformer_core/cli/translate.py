@@ -178,7 +178,7 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
     from transformer_core.config import PAPER_SEARCH
-    from transformer_core.decoding.engine import DecodingRequest
+    from transformer_core.decoding.engine import DecodingRequest, model_gives_way
     from transformer_core.decoding.glossary import read_glossary
     from transformer_core.decoding.lines import most_tokens
 
@@ -200,12 +200,7 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         shortlist=arguments.shortlist,
         glossary=read_glossary(arguments.glossary) if arguments.glossary else None,
     )
-    asked: EngineOption = arguments.engine
-    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
-        asked = "auto"
-    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
-        wanted = replace(wanted, precision="float32")
-    return asked, wanted
+    return model_gives_way(engine, precision, arguments.engine, wanted)
 
 
 @contextmanager
@@ -303,7 +298,7 @@ def _stdin_lines() -> Iterator[str]:
 
 def _starts(prefixes: Iterator[str], count: int, path: Path | None, engine: "Engine") -> list[list[int]]:
     """Return token ids of the prefixes of as many lines."""
-    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    starts = [engine.subword.of_target.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
     if len(starts) < count:
         raise UserError(
             f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."

@@ -128,4 +128,4 @@ class Validation:
         """Return the losses of targets with these sources; both are places among the scored pairs."""
         of_sources, of_targets = (self._split.pairs(self._scored[places]) for places in (sources, targets))
         batch = make_batch(replace(of_targets, sources=of_sources.sources)).to(self._rank.device)
-        return cross_entropy(batch.decoded(self._model), self._model.output_weight, batch.targets, label_smoothing=0.0)
+        return cross_entropy(*self._model.factors(batch.decoded(self._model)), batch.targets, label_smoothing=0.0)
