@@ -24,7 +24,7 @@ from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring, scoring_of
 from transformer_core.files import sha256_of
-from transformer_core.tasks import task_of
+from transformer_core.tasks import TARGETS, direction_of, task_of
 
 CHAMPION, CHALLENGER, NO_ALIAS = "champion", "challenger", "no alias"
 # MLflow's folder for the files of a logged model.
@@ -166,15 +166,16 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     """Return the description of the version `model`, NAME/VERSION, in markdown: score, decision, training, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
+    several, asked = ("", "") if target != TARGETS else (f" Directions: {direction_of(manifest)}.", " --to LANGUAGE")
     return f"""\
 {task.headline(scores)} on {scores["lines"]:,} lines of test of {manifest["corpus"]} (`{scores["signature"]}`)
 
 {f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 
-{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*. Licence of the data: \
+{scoring_of(task).purpose.format(source=source, target=target)}{several} Trained as *{training}*. Licence of the data: \
 {manifest["licence"] or "none is stated"}.
 
 ```
-python -m flows.translate {model} < in.{source} > out.{target}
+python -m flows.translate {model}{asked} < in.{source} > out.{target}
 ```
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flows.process.gpus import free_gpus
 from flows.process.paths import CLEAN, RAW, STATE
-from flows.record.documents import tags_of_corpus
+from flows.record.documents import directions_of_corpus, tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
@@ -29,7 +29,8 @@ def run(params: Params) -> str:
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags_of_corpus())
+    tags, directions = tags_of_corpus(), directions_of_corpus()
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags, directions)
 
 
 @free_gpus()

@@ -31,7 +31,7 @@ from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
-from transformer_core.tasks import Task
+from transformer_core.tasks import TARGETS, Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
@@ -68,7 +68,7 @@ def run(params: Params) -> str:
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT]), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
-            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags)
+            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags, config.target)
             sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
@@ -109,7 +109,7 @@ def logged_before(client: MlflowClient, training: Run, tags: Mapping[str, str]) 
     return next((model for model in models if model.status == "READY" and model.tags.items() >= tags.items()), None)
 
 
-def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str]) -> ModelInfo:
+def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str], target: str) -> ModelInfo:
     """Log the model directory, whose search is `settings`, as a pyfunc in the training's run, which the sender then ends again."""
     search = settings.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
@@ -126,7 +126,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
             code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
+            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False, **({"to": ""} if target == TARGETS else {})}),
             pip_requirements=requirements(),
             step=updates,
             tags=dict(tags),

@@ -71,6 +71,7 @@ def add_to(commands: Commands) -> None:
         required=True,
         help="for example models/averaged; several translate together",
     )
+    add("--to", metavar="LANGUAGE", help="target language of a model of several directions")
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next")
     searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
@@ -136,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from transformer_core.decoding.engine import choose_engine, load_engine, translated
-    from transformer_core.decoding.lines import LineReader, most_tokens
+    from transformer_core.decoding.lines import LineReader, most_tokens, to_language
     from transformer_core.models.directory import CONFIG, read_config
 
     if arguments.out and arguments.out.is_dir():
@@ -158,7 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input))
+        marked = to_language(config, engine.subword, arguments.to, "--to")
+        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input), marked)
         begun: deque[list[Line]] = deque()
         chunks = _chunks(lines, at_once, reader, begun, arguments.prefixes, engine)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):

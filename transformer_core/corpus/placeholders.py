@@ -40,10 +40,10 @@ _MOST_ADDED = 3
 
 
 def strings_in(source: str, tags: Collection[str] = ()) -> list[str]:
-    """Return the strings of a source sentence for which symbols stand, in order, without a tag at its beginning."""
+    """Return the strings of a source sentence for which symbols stand, in order, without tags at its beginning."""
     found = [string[0] for string in _STRING.finditer(source) if not _DECIMAL.fullmatch(string[0])]
-    first = source.partition(" ")[0]
-    return [string for string in found if not (string == first and string in tags)][: len(SYMBOLS)]
+    first = source.split(maxsplit=2)[:2]
+    return [string for string in found if not (string in first and string in tags)][: len(SYMBOLS)]
 
 
 def masked(text: str, strings: Sequence[str]) -> str:
@@ -60,12 +60,12 @@ def restored(text: str, strings: Sequence[str]) -> str:
     return _SYMBOL.sub(lambda symbol: found.get(symbol[0], ""), text)
 
 
-def with_symbols(pairs: Iterable[Pair[str]], share: float, tags: Collection[str]) -> Iterator[Pair[str]]:
+def with_symbols(pairs: Iterable[Pair[str]], share: float) -> Iterator[Pair[str]]:
     """Yield training pairs with symbols for the strings that both sides have equally often; a share, drawn at random, gets some more."""
     random = Random(_SEED)
     for pair in pairs:
         ours, theirs = (Counter(string[0] for string in _STRING.finditer(text)) for text in pair)
-        strings = [string for string in strings_in(pair.source, tags) if ours[string] == theirs[string]]
+        strings = [string for string in strings_in(pair.source) if ours[string] == theirs[string]]
         drawn = random.random() < share
         yield _with_more(pair, random) if drawn and not ours else Pair(*(masked(text, strings) for text in pair))
 
