@@ -4,10 +4,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import PAIR_WEIGHTS, read_raw_lines
+from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 
@@ -19,16 +20,16 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     Raises `UserError`: as `SourceReader.open` and `TranslatedSource.open`; exit code 65 also if a split is empty.
     """
     entry, path = reader.found.entry, reader.found.path
-    by_model = [(TranslatedSource(source.translated, reader), source.weight) for source in entry.splits.train if source.translated]
+    by_model = [(TranslatedSource(source.translated, reader), source) for source in entry.splits.train if source.translated]
     origins: list[Origin] = []
     for split in entry.sources:
-        opened = [(reader.open(source), source.weight) for source in entry.sources[split] if not source.translated]
+        opened = [(reader.open(source), source) for source in entry.sources[split] if not source.translated]
         origins += _write_split(reader, split, opened, folder)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     if by_model:
         assert teachers is not None
-        origins += _write_split(reader, "train", [(made.open(teachers), weight) for made, weight in by_model], folder, "ab")
+        origins += _write_split(reader, "train", [(made.open(teachers), source) for made, source in by_model], folder, "ab")
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
@@ -52,17 +53,20 @@ def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord
 
 
 def _write_split(
-    reader: SourceReader, split: str, opened: list[tuple[OpenedSource, float]], folder: Path, mode: Literal["wb", "ab"] = "wb"
+    reader: SourceReader, split: str, opened: list[tuple[OpenedSource, Source]], folder: Path, mode: Literal["wb", "ab"] = "wb"
 ) -> list[Origin]:
-    """Write or append opened sources, each with its weight, to a split, and return their origins."""
-    weighted = any(source.weight != 1 for source in reader.found.entry.sources[split])
+    """Write or append opened sources to a split, each pair with its weight and the name of its part, and return their origins."""
+    sources = reader.found.entry.sources[split]
+    columns = [PAIR_WEIGHTS] if any(source.weight != 1 for source in sources) else []
+    columns += [PAIR_PARTS] if any(source.name for source in sources) else []
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        weights = stack.enter_context((folder / PAIR_WEIGHTS).open(mode)) if weighted else None
-        for part, weight in opened:
+        beside = {name: stack.enter_context((folder / name).open(mode)) for name in columns}
+        for part, source in opened:
+            values = {PAIR_WEIGHTS: f"{source.weight:.17g}", PAIR_PARTS: source.name or UNNAMED_PART}
             for pair in part.pairs:
                 for file, line in zip(files, pair, strict=True):
                     file.write(line + b"\n")
-                if weights:
-                    weights.write(b"%.17g\n" % weight)
+                for name, column in beside.items():
+                    column.write(f"{values[name]}\n".encode())
     return [{"split": split, **origin} for part, _ in opened for origin in part.origins]
