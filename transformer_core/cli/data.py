@@ -25,28 +25,18 @@ def add_to(commands: Commands) -> None:
         "make a corpus from two aligned text files or one table, and a params.yaml for it",
         "transformer-core data new letters letters.en letters.de",
     )
-    new.add_argument("name", metavar="NAME", help="name of the corpus")
-    new.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        type=Path,
-        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
+    _add_files(new, "+")
+    new.set_defaults(run=run_new, start=None, mix=None)
+    tune = add_command(
+        subcommands,
+        "tune",
+        "make a corpus as `new` does, or take one that grew, and a params.yaml that trains a model further on it",
+        "transformer-core data tune letters letters.en letters.de --from models/averaged --mix tatoeba",
     )
-    new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
-    new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
-    new.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
-    new.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
-    for split in ("valid", "test"):
-        held_out = new.add_mutually_exclusive_group()
-        held_out.add_argument(
-            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
-        )
-        held_out.add_argument(
-            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
-        )
-    new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-    new.set_defaults(run=run_new)
+    _add_files(tune, "*")
+    tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
+    tune.add_argument("--mix", metavar="CORPUS", help="corpus that gives half of the training pairs, and whose test set is scored too")
+    tune.set_defaults(run=run_new)
     update = add_command(
         subcommands,
         "update",
@@ -66,11 +56,36 @@ def add_to(commands: Commands) -> None:
     plan.set_defaults(run=run_plan)
 
 
+def _add_files(parser: argparse.ArgumentParser, number: str) -> None:
+    """Add the arguments of a corpus of text files."""
+    parser.add_argument("name", metavar="NAME", help="name of the corpus")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs=number,
+        type=Path,
+        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
+    )
+    parser.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the source's column, if the file does not tell")
+    parser.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
+    parser.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
+    parser.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
+    for split in ("valid", "test"):
+        held_out = parser.add_mutually_exclusive_group()
+        held_out.add_argument(
+            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
+        )
+        held_out.add_argument(
+            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
+        )
+    parser.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
+
+
 def run_new(arguments: argparse.Namespace) -> int:
-    """Write a catalogue entry for the files, and params.yaml from the recipe own-data."""
+    """Write a catalogue entry for the files, and params.yaml from the recipe own-data, or to train a model further."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
-    from transformer_core.corpus.sources.catalogue import load_entry
+    from transformer_core.corpus.sources.catalogue import find_entry, load_entry
     from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
@@ -78,22 +93,32 @@ def run_new(arguments: argparse.Namespace) -> int:
         if len(files) > 2:
             raise configuration_error(f"{files[2]}: a third file", "Name one file of each language, or one of both.")
     if not arguments.force:
-        check_unused(arguments.name)
+        if arguments.files:
+            check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
-    entry = new_entry(
-        arguments.name,
-        *arguments.files,
-        source=arguments.source,
-        target=arguments.target,
-        source_language=arguments.source_language,
-        target_language=arguments.target_language,
-        valid=arguments.valid_lines or arguments.valid,
-        test=arguments.test_lines or arguments.test,
-    )
+    if arguments.files:
+        entry = new_entry(
+            arguments.name,
+            *arguments.files,
+            source=arguments.source,
+            target=arguments.target,
+            source_language=arguments.source_language,
+            target_language=arguments.target_language,
+            valid=arguments.valid_lines or arguments.valid,
+            test=arguments.test_lines or arguments.test,
+        )
+    else:
+        entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
-    recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
+    if arguments.start:
+        from transformer_core.tuning import settings  # Here, because a model's config needs torch.
+
+        written = settings(entry, arguments.start, arguments.mix, count_words=not unspaced)
+    else:
+        written = recipes.for_entry(entry)
+    recipes.write(written, PARAMS_FILE, force=arguments.force)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
     try:
