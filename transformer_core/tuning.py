@@ -8,13 +8,13 @@ from typing import Any
 
 from transformer_core import recipes
 from transformer_core.config import PRETRAINED
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, check_direction, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, find_entry, load_entry
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
-from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, WEIGHTS, ModelConfig, read_config
+from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, read_config
 from transformer_core.sizes import ModelSize, architectures
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
@@ -29,7 +29,8 @@ def _mix_in(path: Path, languages: Sequence[str], other: str) -> None:
     Raises `UserError` (78): there is no such entry, it lacks a language, or it has no source that an entry in corpora/ can name.
     """
     found = find_entry(other, "--mix")
-    check_direction(found, languages[0], languages[1], Path("--mix"))
+    if missing := [language for language in languages if language not in found.entry.languages]:
+        raise configuration_error(f"--mix: {other} has no {missing[0]}", f"It has {', '.join(found.entry.languages)}.")
     document = read_yaml(path, editable_yaml)
     for source in document["splits"]["train"]:
         source["name"] = _NEW
@@ -58,8 +59,6 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
     """
     entry = load_entry(path)
     config = read_config(model / CONFIG)
-    if missing := [name for name in (WEIGHTS, SUBWORD) if not (model / name).exists()]:
-        raise configuration_error(f"{model}: holds no {missing[0]}", MODEL_FILES)
     if not {config.source, config.target} <= set(entry.languages):
         fault = f"{model}: translates {config.source} to {config.target}, but the corpus has {', '.join(entry.languages)}"
         raise configuration_error(fault, "Name a model of these languages.")

@@ -177,10 +177,10 @@ def score_table(scores: Mapping[str, Any]) -> str:
             found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
             rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
     if gains := scores.get("gains"):
-        rows.append(f"{f'{main.name} of the starting model':<{_FIRST}}{'before':>{_WIDTH}}{'95% interval':>{_INTERVAL}}{'gain':>8}{'p':>9}")
+        rows.append(f"{f'{main.name} against the start':<{_FIRST}}{'before':>{_WIDTH}}{'gain':>{_WIDTH}}{'95% interval':>18}{'p':>8}")
     for split, of_split in (gains or {}).items():
         interval = f"{of_split['low']:+.2f} to {of_split['high']:+.2f}"
-        values = f"{of_split['before']:>{_WIDTH}.2f}{interval:>{_INTERVAL + 1}}{of_split['gain']:>+7.2f}{of_split['p_value']:>9.4f}"
+        values = f"{of_split['before']:>{_WIDTH}.2f}{of_split['gain']:>+{_WIDTH}.2f}{interval:>18}{of_split['p_value']:>8.4f}"
         rows.append(f"{split:<{_FIRST}}{values}")
     shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
     return "\n".join([*rows, f"Outputs for test: {shares}", f"Report: {paths.REPORT}"])

@@ -25,18 +25,39 @@ def add_to(commands: Commands) -> None:
         "make a corpus from two aligned text files or one table, and a params.yaml for it",
         "transformer-core data new letters letters.en letters.de",
     )
-    _add_files(new, "+")
-    new.set_defaults(run=run_new, start=None, mix=None)
-    tune = add_command(
-        subcommands,
-        "tune",
-        "make a corpus as `new` does, or take one that grew, and a params.yaml that trains a model further on it",
-        "transformer-core data tune letters letters.en letters.de --from models/averaged --mix tatoeba",
+    new.add_argument("name", metavar="NAME", help="name of the corpus")
+    new.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
     )
-    _add_files(tune, "*")
+    new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
+    new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
+    new.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
+    new.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
+    for split in ("valid", "test"):
+        held_out = new.add_mutually_exclusive_group()
+        held_out.add_argument(
+            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
+        )
+        held_out.add_argument(
+            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
+        )
+    new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
+    new.set_defaults(run=run_new, start=None, mix=None)
+    summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
+    tune = add_command(subcommands, "tune", summary, "transformer-core data tune letters letters.en letters.de --from models/averaged")
+    tune.add_argument("name", metavar="NAME", help="name of the corpus")
+    tune.add_argument("files", metavar="FILE", nargs="*", type=Path, help="two texts or one file; none for a corpus that is there")
     tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
-    tune.add_argument("--mix", metavar="CORPUS", help="corpus that gives half of the training pairs, and whose test set is scored too")
-    tune.set_defaults(run=run_new)
+    tune.add_argument("--mix", metavar="CORPUS", help="corpus for half of the training pairs; its test set is scored, too")
+    tune.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
+    for split in ("valid", "test"):
+        tune.add_argument(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"file or files of {split}")
+    of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines")
+    tune.set_defaults(run=run_new, **dict.fromkeys(of_new))
     update = add_command(
         subcommands,
         "update",
@@ -56,31 +77,6 @@ def add_to(commands: Commands) -> None:
     plan.set_defaults(run=run_plan)
 
 
-def _add_files(parser: argparse.ArgumentParser, number: str) -> None:
-    """Add the arguments of a corpus of text files."""
-    parser.add_argument("name", metavar="NAME", help="name of the corpus")
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs=number,
-        type=Path,
-        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
-    )
-    parser.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the source's column, if the file does not tell")
-    parser.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
-    parser.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
-    parser.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
-    for split in ("valid", "test"):
-        held_out = parser.add_mutually_exclusive_group()
-        held_out.add_argument(
-            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
-        )
-        held_out.add_argument(
-            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
-        )
-    parser.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-
-
 def run_new(arguments: argparse.Namespace) -> int:
     """Write a catalogue entry for the files, and params.yaml from the recipe own-data, or to train a model further."""
     from transformer_core import recipes
@@ -96,6 +92,12 @@ def run_new(arguments: argparse.Namespace) -> int:
         if arguments.files:
             check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
+    if arguments.start:  # Before the entry is written.
+        from transformer_core.models.directory import CONFIG, read_config
+
+        read_config(arguments.start / CONFIG)
+    if arguments.mix:
+        find_entry(arguments.mix, "--mix")
     if arguments.files:
         entry = new_entry(
             arguments.name,
