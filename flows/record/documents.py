@@ -3,6 +3,7 @@
 A reader gets the document as it is in the file. Keys that no reader needs are not checked.
 """
 
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -158,6 +159,7 @@ def _schema(task: Task) -> type[BaseModel]:
 def score_table(scores: Mapping[str, Any]) -> str:
     """Return the content of scores.json as a table for a terminal of 80 columns."""
     from transformer_core.evaluation.scoring import scoring_of
+    from transformer_core.evaluation.variety import in_words
 
     scoring = scoring_of(task_scored(scores))
     main, *others = scoring.scores
@@ -183,4 +185,5 @@ def score_table(scores: Mapping[str, Any]) -> str:
         values = f"{of_split['before']:>{_WIDTH}.2f}{of_split['gain']:>+{_WIDTH}.2f}{interval:>18}{of_split['p_value']:>8.4f}"
         rows.append(f"{split:<{_FIRST}}{values}")
     shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
-    return "\n".join([*rows, f"Outputs for test: {shares}", f"Report: {paths.REPORT}"])
+    outputs = textwrap.fill(", ".join(filter(None, (f"Outputs for test: {shares}", in_words(scores)))), 80)
+    return "\n".join([*rows, outputs, f"Report: {paths.REPORT}"])
