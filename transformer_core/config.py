@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -161,6 +162,15 @@ def resolve(model: Model) -> ModelSize:
     return architecture.presets[model.preset].changed(settings)
 
 
+class MixStage(Section):
+    """A stage of a training: its end, and the weights with which its epochs draw pairs of the corpus' parts; none of the others."""
+
+    until: Annotated[float, Field(gt=0, description="a number of updates, or a share of them below 1")] | None = None
+    weights: Annotated[
+        dict[str, Annotated[float, Field(gt=0, le=1_000_000)]], Field(min_length=1, description="for one part or more a weight above 0")
+    ]
+
+
 class Train(Section):
     """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4)."""
 
@@ -178,6 +188,9 @@ class Train(Section):
     bpe_dropout: Probability = words("probability of leaving out a merge ([BPE-dropout](data.md#bpe-dropout))")
     modifiers: dict[Modifier, Probability] = words("share of the pairs that get each of the [modifiers](data.md#modifiers), in every epoch")
     r_drop: NonNegativeFloat = words("weight of R-Drop, at twice the time ([improve.md](improve.md)); 0: off")
+    mix: Annotated[list[MixStage], Field(min_length=1)] | None = words(
+        "stages with weights of the corpus' parts ([mixes](data.md#mixes)); empty: every pair once an epoch"
+    )
     max_skipped: NonNegativeInt = words("skipped updates (NaN, infinity) in a row before the last saved state is restored, once")
     precision: Precision = words("of matrix products; `auto`: bf16 where fast, else fp16 on a GPU, float32 on a CPU")
     validate_every: PositiveInt = words("updates between validations, a multiple of `save_every`")
@@ -205,9 +218,19 @@ class Train(Section):
         return 2 if self.r_drop else 1
 
     @property
+    def stage_ends(self) -> list[int]:
+        """The updates after which each stage of the mix but the last ends."""
+        ends = [stage.until or self.updates for stage in (self.mix or [])[:-1]]
+        return [round(end if end >= 1 else end * self.updates) for end in ends]
+
+    @property
     def without_effect(self) -> set[str]:
-        """Settings that change no weights: the end of training, what is kept and what is measured. `updates` only without a cooldown."""
-        return {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"} | (set() if self.cooldown else {"updates"})
+        """Settings that change no weights: the end of training, what is kept and what is measured.
+
+        `updates` only if neither the cooldown nor a stage of the mix is a share of it.
+        """
+        by_share = self.cooldown or any(stage.until and stage.until < 1 for stage in self.mix or [])
+        return {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"} | (set() if by_share else {"updates"})
 
     @property
     def warning(self) -> str:
@@ -329,6 +352,10 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
     if (train.updates - 1) // steps + 1 < average.count:
         fault = f"{train.updates} updates in steps of {steps} give fewer checkpoints than average.count ({average.count})"
         yield f"train.{every}", fault, "Save more often or average fewer."
+    ends = [0, *train.stage_ends, train.updates]
+    if any(stage.until is None for stage in (train.mix or [])[:-1]) or any(end <= begin for begin, end in pairwise(ends)):
+        fault = f"stages must end one after the other before train.updates, got ends after {', '.join(map(str, ends[1:]))}"
+        yield "train.mix", fault, "Each but the last needs `until`."
     if train.init_from is not None and params.bpe.init_from is None:
         remedy = "Weights belong to their vocabulary: name the same model in both."
         yield "bpe.init_from", f"missing, train.init_from starts from {train.init_from}", remedy

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from transformer_core.evaluation.attention import attention_maps, choose_sentenc
 from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Comparison, Scoring, read_aligned, scoring_of
 from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -95,7 +95,16 @@ def gather(params: Params, scoring: Scoring) -> Report:
         hypotheses=hypotheses,
         attention=attention,
         lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
+        gains=dict(gains(sets, scoring)) if params.train.init_from else {},
     )
+
+
+def gains(sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], scoring: Scoring) -> Iterator[tuple[str, Comparison]]:
+    """Yield the test sets and the comparison with the model that the training started from, by the main score."""
+    for split, (outputs, references) in sets.items():
+        if split != "valid":
+            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
+            yield split, next(scoring.comparisons(before, outputs, references))
 
 
 def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
@@ -161,6 +170,7 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
         **_rounded(test.shares),
         "valid": values["valid"],
         **({"tests": further} if further else {}),
+        **({"gains": {split: _gain(gain) for split, gain in report.gains.items()}} if report.gains else {}),
     }
 
 
@@ -175,6 +185,11 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
     valid, last = {main: scores["valid"][main]}, {"perplexity": round(training["valid_perplexity"], 2)}
     further = {name: {key: of_split[key] for key in (main, *named)} for name, of_split in scores.get("tests", {}).items()}
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
+
+
+def _gain(gain: Comparison) -> dict[str, float]:
+    values = {"before": gain.baseline, "gain": gain.difference, "low": gain.low, "high": gain.high}
+    return {**_rounded(values), "p_value": round(gain.p_value, 4)}
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

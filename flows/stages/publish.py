@@ -21,7 +21,7 @@ import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
-from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before
+from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before, tag_of
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
@@ -65,7 +65,7 @@ def run(params: Params) -> str:
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
-        tags, search = version_tags(scores, task, record.tags[FINGERPRINT]), config.decode or PAPER_SEARCH
+        tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
             model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags, config.target)
@@ -79,6 +79,13 @@ def run(params: Params) -> str:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decided is None and decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
+        for split in scores.get("tests", {}) if decided is None else ():
+            outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
+            further = decide(client, version, scoring, outputs, expected, split)
+            if further.alias:
+                client.set_registered_model_alias(name, further.alias, version.version)
+            for key, value in further.tags(split).items():
+                client.set_model_version_tag(name, version.version, key, value)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
         write_json(paths.PUBLISHED, {**published, **decision.tags()})
         for key, value in reversed(decision.tags().items()):  # The decision itself last.
@@ -119,7 +126,8 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
         directory = shutil.copytree(paths.AVERAGED, Path(temporary) / paths.AVERAGED.name)
         evaluation = Path(temporary) / EVALUATION
         evaluation.mkdir()
-        shutil.copyfile(paths.DECODED / paths.HYPOTHESES, evaluation / paths.HYPOTHESES)
+        for file in paths.DECODED.glob("test*.hyp"):  # Of the main test set, and of the further ones.
+            shutil.copyfile(file, evaluation / file.name)
         logged: ModelInfo = mlflow.pyfunc.log_model(
             name=LOGGED_NAME,
             python_model=str(SERVED_MODEL),
@@ -146,9 +154,19 @@ def packed(folder: Path) -> Path:
     return package
 
 
-def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:
-    """Score and origin of a version; two scores are comparable if `references` and `signature` are equal."""
+def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target: str) -> dict[str, str]:
+    """Score and origin of a version; two scores are comparable if `references` and `signature` are equal. `target` is the language."""
+    further = {
+        tag_of(key, split): value
+        for split, of_split in scores.get("tests", {}).items()
+        for key, value in {
+            task.key: str(of_split[task.key]),
+            "references": sha256_of(paths.RAW / f"{split}.{target}"),
+            "hypotheses": sha256_of(paths.DECODED / f"{split}.hyp"),
+        }.items()
+    }
     return {
+        **further,
         **{key: str(scores[key]) for key in (task.key, "corpus", "signature")},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),

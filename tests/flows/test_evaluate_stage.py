@@ -103,6 +103,22 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
 
 
+def test_the_gain_over_the_model_that_the_training_started_from_is_in_table_scores_and_report(here: Path) -> None:
+    write_lines(here / "results/decode/start/test.hyp", ["Ein Mann.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."])
+    text = (here / "params.yaml").read_text(encoding="utf-8").replace("init_from:\n", "init_from: first\n")
+    write(here / "params.yaml", text)
+    done = stage_here("evaluate")
+    assert (done.returncode, done.stderr) == (0, "")
+    gain = read_json(SCORES)["gains"]["test"]
+    assert gain["low"] < gain["gain"] == round(66.97 - gain["before"], 2) < gain["high"]
+    shown = next(line for line in done.stdout.split("\n") if "+" in line).split()
+    assert shown == [
+        *("test", f"{gain['before']:.2f}", f"{gain['gain']:+.2f}", f"{gain['low']:+.2f}", "to", f"{gain['high']:+.2f}"),
+        f"{gain['p_value']:.4f}",
+    ]
+    assert f"{gain['gain']:+.2f}</td>" in (here / "results/report.html").read_text(encoding="utf-8")
+
+
 def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
     shutil.copyfile("data/raw/test.en", "data/raw/test_more.en")
     write_lines(here / "data/raw/test_more.de", HYPOTHESES)

@@ -122,6 +122,19 @@ def test_a_decision_is_in_the_tags_and_the_description_and_breaks_no_line_in_a_s
         assert not re.search(r"[^\n|]\n[^\n|]", text), text
 
 
+def test_each_further_test_set_has_a_champion_of_its_own_also_under_another_name(client: MlflowClient) -> None:
+    """The second version is better on its main test set, and worse on what was the main test set of the first."""
+    first = registered(client, with_faults(20))
+    client.set_registered_model_alias(NAME, CHAMPION, first.version)
+    old = {f"{key}.test_old": value for key, value in first.tags.items() if key in ("references", "bleu")}
+    for faults, expected in ((40, ""), (0, "champion-old")):
+        version = registered(client, with_faults(0), references=f"{faults + 1:064}", **old)
+        assert decide(client, version, SCORING, with_faults(0), REFERENCES).alias == CHALLENGER
+        decision = decide(client, version, SCORING, with_faults(faults), REFERENCES, "test_old")
+        assert (decision.alias, decision.rival) == (expected, "1")
+        assert decision.tags("test_old")["rival_version.test_old"] == "1"
+
+
 def test_a_score_of_zero_gets_no_alias_even_for_the_first_version(client: MlflowClient) -> None:
     for outputs in ([""] * 200, ["x"] * 200):
         decision = published(client, outputs)

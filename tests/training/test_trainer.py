@@ -25,7 +25,7 @@ import torch
 
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.refusals import refused
-from transformer_core.config import Train
+from transformer_core.config import MixStage, Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -53,7 +53,7 @@ STILL = replace(SIZE, dropout=0.0)
 VOCAB = 30
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
-    init_from=None, updates=24, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
+    init_from=None, updates=24, mix=None, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
     learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
     label_smoothing=0.1, bpe_dropout=0.0, modifiers={}, r_drop=0.0,
     validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
@@ -483,6 +483,16 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
     progress = trainer.run()
     assert progress.update == 14  # The best was the fourth validation, after update 8; three more were not better.
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [4, 8, 14]
+
+
+def test_patience_counts_the_validations_of_the_last_stage_alone(split: BinarizedSplit, tmp_path: Path) -> None:
+    stages = [MixStage(until=0.1, weights={"old": 1}), MixStage(weights={"old": 1, "new": 1})]
+    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 0, "mix": stages}
+    parts = replace(split, part_names=["old", "new"], part_of=np.arange(len(split), dtype=np.uint16) % 2)
+    nlls = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+    settings = SETTINGS.model_copy(update=changes)
+    # The first stage ends after update 10; the best validation after it is that after update 14, and three more were not better.
+    assert trainer_of(build(), parts, tmp_path, settings, validate=scripted(nlls)).run().update == 20
 
 
 def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(split: BinarizedSplit, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningRep
 from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, rules
 from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
+    PAIR_PARTS,
     PAIR_WEIGHTS,
     REPAIRS,
     Chunk,
@@ -92,7 +93,7 @@ def clean_corpus(
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     work = _Work(settings, *paths, sides, medians, of_pairs["train"], task, frozenset(tags))
     names = dict.fromkeys(chain.from_iterable(work.rules_for(direction) for direction in of_pairs["train"].all))
-    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, names)
+    train = _Train(folder, source, target, settings, raw, names)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -289,16 +290,8 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(
-        self,
-        folder: Path,
-        source: str,
-        target: str,
-        settings: Clean,
-        weights: Path,
-        for_one_pair: Iterable[str],
-    ) -> None:
-        self._weights = weights
+    def __init__(self, folder: Path, source: str, target: str, settings: Clean, raw: Path, for_one_pair: Iterable[str]) -> None:
+        self._raw, self._folder = raw, folder
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
         self._all = [folder / f"{language}.parts" for language in self._languages]
@@ -348,6 +341,9 @@ class _Train:
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
+        if (names := self._raw / PAIR_PARTS).exists():
+            kept = compress(read_lines(names), np.concatenate(self._kept))
+            write_lines(self._folder / PAIR_PARTS, chain.from_iterable(map(repeat, kept, times.tolist())))
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
@@ -363,8 +359,8 @@ class _Train:
     def _times(self, left: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""
         times = left.astype(np.int64)
-        if self._weights.exists():
-            weights = np.loadtxt(self._weights, ndmin=1)[np.concatenate(self._kept)]
+        if (given := self._raw / PAIR_WEIGHTS).exists():
+            weights = np.loadtxt(given, ndmin=1)[np.concatenate(self._kept)]
             # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
