@@ -17,6 +17,7 @@ from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.tasks import task_of
 
@@ -119,7 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
     chosen = parser.parse_args(arguments)
-    uri = tracking_uri(load_params().machine)
+    params = load_params()
+    uri = tracking_uri(params.machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
@@ -129,7 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError(fault, "Name two runs with the same test set.")
         right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
         scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_in(a.settings.get("signature", "")))
-        compared = side_by_side(scoring, translated_a, translated_b, right, source)
+        with with_comet(scoring, params.evaluate.comet, "evaluate.comet", lambda _: source) as scoring:
+            compared = side_by_side(scoring, translated_a, translated_b, right, source)
     settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
     parts = [heading, settings, table_of("metric", a.metrics, b.metrics), comparison_text(compared)]

@@ -81,25 +81,31 @@ def decision_of(version: ModelVersion) -> Decision | None:
     return None if alias is None else Decision("" if alias == NO_ALIAS else alias, version.tags["decision_reason"])
 
 
-def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
-    """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
+def decide(
+    client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str], by: str = ""
+) -> Decision:
+    """Decide on the alias of a new version by its outputs for the test set.
+
+    Its tags are `references`, the main score and `signature`, and the score `by`, if it is another one, with its signature.
+    """
     task = scoring.task
     if float(new.tags[task.key]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, new, task.key)
+    best = best_ever(client, new, by or task.key)
     if best is None:
         if str(client.get_registered_model(new.name).aliases.get(CHAMPION, new.version)) != str(new.version):
             return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
         first = int(new.version) == 1
         return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
-    comparison = next(scoring.comparisons(translations, hypotheses, references))
+    compared = scoring.comparisons(translations, hypotheses, references)
+    comparison = next(found for found in compared if found.score.key == (by or task.key))
     worse = comparison.significant and comparison.difference < 0
     better = comparison.significant and comparison.difference > 0
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} {task.score}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {comparison.score.name}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
     )
     return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 
@@ -107,7 +113,8 @@ def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses
 def best_ever(client: MlflowClient, new: ModelVersion, score: str) -> tuple[ModelVersion, list[str]] | None:
     """Return the comparable version with the highest `score`, a tag, whose outputs are stored (the oldest of several), and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
-    comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
+    keys = {"references", "signature", f"{score}_signature"} & new.tags.keys()
+    comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in keys)]
     for version in sorted(comparable, key=lambda version: (-float(version.tags[score]), int(version.version))):
         if (translations := stored_hypotheses(client, version)) is not None:
             return version, translations

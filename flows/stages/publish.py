@@ -5,7 +5,7 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,18 +15,19 @@ from zipfile import ZipFile
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Run
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
-from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before
+from flows.record.registry import EVALUATION, Decision, card, decide, decision_of, register, registered_before
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
+from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
@@ -72,7 +73,7 @@ def run(params: Params) -> str:
             sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
-        decision = decided or decide(client, version, scoring, hypotheses, references)
+        decision = decided or decision_by(params, client, version, scoring, hypotheses, references)
         numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
@@ -87,6 +88,19 @@ def run(params: Params) -> str:
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
+def decision_by(
+    params: Params, client: MlflowClient, version: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str]
+) -> Decision:
+    """Return the registry's decision by the score of `publish.by`."""
+    if params.publish.by != COMET:
+        return decide(client, version, scoring, hypotheses, references)
+    from transformer_core.evaluation.neural import with_comet  # Here: few models are compared by it.
+
+    (sources,) = read_aligned(paths.RAW / f"test.{params.download.source}")
+    with with_comet(scoring, params.evaluate.comet, "evaluate.comet", lambda _: sources) as with_all:
+        return decide(client, version, with_all, hypotheses, references, COMET)
+
+
 def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
     write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
@@ -98,7 +112,8 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
 def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
     """Add the result to the record of the training: to its name, as metrics, and as report and outputs."""
     record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
-    record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
+    keys = (*(score.key for score in scoring.scores), COMET)
+    record.measure(SCORES_STEP, {key: scores[key] for key in keys if key in scores})
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
 
@@ -149,7 +164,7 @@ def packed(folder: Path) -> Path:
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal."""
     return {
-        **{key: str(scores[key]) for key in (task.key, "corpus", "signature")},
+        **{key: str(scores[key]) for key in (task.key, "corpus", "signature", COMET, f"{COMET}_signature") if key in scores},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": fingerprint,

@@ -4,7 +4,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -40,13 +40,15 @@ from transformer_core.tasks import Task, task_of
 
 INVALID_UTF8 = "invalid_utf8"
 LOW_SCORE = "low_score"
+# With the number of one of `settings.scorers`, a rule.
+BELOW = "below_threshold"
 EXAMPLES = 5
 # Longer sentences are counted as having this length, so that a length fits in a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
-# What scores pairs (decoding/dual_cross_entropy.py): a number for each; lower is better.
+# What scores pairs: a number for each. Of two models (decoding/dual_cross_entropy.py) lower is better, of a command higher.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 
 
@@ -59,6 +61,7 @@ def clean_corpus(
     workers: int | None = None,
     scores: PairScores | None = None,
     tags: Collection[str] = (),
+    scorers: Sequence[PairScores] = (),
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
@@ -67,6 +70,8 @@ def clean_corpus(
     Args:
         scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
         tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
+
+        scorers: the functions behind `settings.scorers`; higher is better.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
@@ -90,7 +95,11 @@ def clean_corpus(
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
             train.add(part)
             bar.update(len(part.words))
-    report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
+
+    def bare(found: PairScores) -> PairScores:
+        return lambda pairs: found(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)
+
+    report = train.report(splits, scores and bare(scores), list(map(bare, scorers)))
     if not report.pairs_out:
         counts = {**report.dropped, "by the weights": -report.by_weights}
         why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
@@ -238,7 +247,8 @@ class _Train:
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
         self._drop_worst, self._placeholders = settings.drop_worst, settings.placeholders
-        scored = [LOW_SCORE] if settings.drop_worst else []
+        self._thresholds = {f"{BELOW}_{number}": scorer.threshold for number, scorer in enumerate(settings.scorers, start=1)}
+        scored = [*([LOW_SCORE] if settings.drop_worst else []), *self._thresholds]
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
@@ -256,7 +266,7 @@ class _Train:
         self._kept.append(part.kept)
         self._tally.add(part.tally)
 
-    def report(self, splits: dict[str, SplitReport], scores: PairScores | None) -> CleaningReport:
+    def report(self, splits: dict[str, SplitReport], scores: PairScores | None, scorers: Sequence[PairScores]) -> CleaningReport:
         """Write the text without its repeats and its worst pairs, and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
@@ -273,6 +283,11 @@ class _Train:
             left[worst] = False
             self._tally.dropped[LOW_SCORE] = len(worst)
             self._show(LOW_SCORE, worst[:EXAMPLES].tolist())
+        for (name, threshold), scored in zip(self._thresholds.items(), scorers, strict=True):
+            below = np.flatnonzero(left)[self._scores(left, scored) < threshold]
+            left[below] = False
+            self._tally.dropped[name] = len(below)
+            self._show(name, below[:EXAMPLES].tolist())
         times = self._times(left)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
@@ -307,9 +322,11 @@ class _Train:
 
     def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
         """Return ascending indices of the share `drop_worst` of the remaining pairs with the highest scores; among equals the later."""
-        found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
-        order = np.argsort(found, kind="stable")
+        order = np.argsort(self._scores(left, scores), kind="stable")
         return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])
+
+    def _scores(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.float64]:
+        return np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
 
     def _show(self, rule: str, numbers: list[int]) -> None:
         """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""
