@@ -22,7 +22,7 @@ from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 OFF = Clean(
     max_words=None, max_ratio=None, max_length_ratio=None, drop_copies=False, drop_foreign=False, drop_other_languages=False,
     drop_overlap=False, drop_duplicates=False, drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
-    placeholders=0.0,
+    scorers=[], placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP, COPIES, DUPLICATES = (
