@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
@@ -19,6 +19,7 @@ from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
+from transformer_core.files import sha256_of
 from transformer_core.tasks import task_of
 
 if TYPE_CHECKING:
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
 _NAMED = 5
 
 
+class TestSet(NamedTuple):
+    """The local files of a test set and of its translations."""
+
+    sources: Path
+    references: Path
+    hypotheses: Path
+
+
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation run with the settings of its training beside its own, and its translations and test set in local files.
+    """An evaluation run with the settings of its training beside its own, and its test sets by the SHA-256 of their references.
 
     Its name has that of its training, because two evaluations with the same search may have the same name.
     """
@@ -39,9 +48,7 @@ class Evaluated:
     run_id: str
     settings: Mapping[str, str]
     metrics: Mapping[str, float]
-    hypotheses: Path
-    sources: Path
-    references: Path
+    tests: Mapping[str, TestSet]
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
@@ -80,7 +87,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
-    """Find an evaluation, and copy its translations and its test set into an empty folder.
+    """Find an evaluation, and copy its translations and its test sets into an empty folder.
 
     Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations or no test set.
     """
@@ -89,14 +96,17 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     if missing := [file for file in (HYPOTHESES, SOURCES, REFERENCES) if file not in kept]:
         raise UserError(f"run {name}: holds no {missing[0]}", "Send what is left with: python -m flows.tracking sync")
     folder.mkdir()
-    hypotheses, *sides = (Path(client.download_artifacts(run.info.run_id, file, str(folder))) for file in (HYPOTHESES, SOURCES, REFERENCES))
-    sources, references = (next(side.iterdir()) for side in sides)
+    sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
+    tests: dict[str, TestSet] = {}
+    for source, reference in zip(*(sorted(side.iterdir(), key=lambda file: file.stem) for side in sides), strict=True):
+        hypotheses = client.download_artifacts(run.info.run_id, f"{reference.stem}.hyp", str(folder))
+        tests.setdefault(sha256_of(reference), TestSet(source, reference, Path(hypotheses)))
     settings = dict(run.data.params)
     if training:
         # The last values of the settings that were changed when it went on are tags (flows/record/sending.py).
         own = {key: training.data.tags.get(key, value) for key, value in training.data.params.items()}
         name, settings = f"{name}, of {training.info.run_name}", own | settings
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, sources, references)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, tests)
 
 
 def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], changed: bool = False) -> str:
@@ -105,6 +115,16 @@ def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], change
     shown: Sequence[tuple[str, str, str]] = [(name, "A", "B"), *((key, _shown(a.get(key)), _shown(b.get(key))) for key in names)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
+
+
+def _compared(tokenize: str, comet: str | None, a: TestSet, b: TestSet) -> str:
+    """Return the comparison on a test set, under the names that it has in both runs if these are not both "test"."""
+    right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
+    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenize)
+    with with_comet(scoring, comet, "evaluate.comet", lambda _: source) as scoring:
+        text = comparison_text(side_by_side(scoring, translated_a, translated_b, right, source))
+    names = a.references.stem, b.references.stem
+    return text if names == ("test", "test") else f"Test set: {names[0]} of A, {names[1]} of B\n{text}"
 
 
 def _shown(value: object) -> str:
@@ -118,7 +138,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m flows.compare", description="Compare two MLflow runs: settings, metrics and translations.", allow_abbrev=False
     )
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
+        text = "the beginning of a run's name, fingerprint or id; none: a list of the latest"
+        parser.add_argument(name, metavar=f"RUN_{name.upper()}", nargs="?", default="", help=text)
     chosen = parser.parse_args(arguments)
     params = load_params()
     uri = tracking_uri(params.machine)
@@ -126,16 +147,15 @@ def main(arguments: list[str] | None = None) -> int:
         with reaching(uri):
             client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
-        if a.settings["references_sha256"] != b.settings["references_sha256"]:
+        shared = [(test, b.tests[references]) for references, test in a.tests.items() if references in b.tests]
+        if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"
             raise UserError(fault, "Name two runs with the same test set.")
-        right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
-        scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_in(a.settings.get("signature", "")))
-        with with_comet(scoring, params.evaluate.comet, "evaluate.comet", lambda _: source) as scoring:
-            compared = side_by_side(scoring, translated_a, translated_b, right, source)
+        tokenize = tokenizer_in(a.settings.get("signature", ""))
+        compared = [_compared(tokenize, params.evaluate.comet, *tests) for tests in shared]
     settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
-    parts = [heading, settings, table_of("metric", a.metrics, b.metrics), comparison_text(compared)]
+    parts = [heading, settings, table_of("metric", a.metrics, b.metrics), *compared]
     sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE
 

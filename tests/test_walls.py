@@ -31,7 +31,7 @@ COMPONENTS = {
         {"doctor"},
         {"cli"},
     ],
-    "transformer_core.corpus": [{"text"}, {"sources", "cleaning", "tokens"}],
+    "transformer_core.corpus": [{"text"}, {"placeholders", "statistics"}, {"sources", "cleaning", "tokens"}],
     "flows": [
         {"process"},
         {"record", "dvc"},

@@ -3,6 +3,7 @@
 A reader gets the document as it is in the file. Keys that no reader needs are not checked.
 """
 
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -147,6 +148,7 @@ def _schema(task: Task) -> type[BaseModel]:
 def score_table(scores: Mapping[str, Any]) -> str:
     """Return the content of scores.json as a table for a terminal of 80 columns."""
     from transformer_core.evaluation.scoring import scoring_of
+    from transformer_core.evaluation.variety import in_words
 
     scoring = scoring_of(task_scored(scores))
     main, *others = scoring.scores
@@ -166,4 +168,5 @@ def score_table(scores: Mapping[str, Any]) -> str:
             found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
             rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
     shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
-    return "\n".join([*rows, f"Outputs for test: {shares}", f"Report: {paths.REPORT}"])
+    outputs = textwrap.fill(", ".join(filter(None, (f"Outputs for test: {shares}", in_words(scores)))), 80)
+    return "\n".join([*rows, outputs, f"Report: {paths.REPORT}"])

@@ -22,9 +22,10 @@ from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
-from transformer_core.config import COMET, PRETRAINED, Params
+from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
+from transformer_core.evaluation.diagnosis import unread_source
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
@@ -116,7 +117,7 @@ class Recorder(Observer):
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        columns = ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, *further, "seconds"]
+        columns = ["update", *MEASURES, "source_gain", VALIDATION_SCORE, *further, "seconds"]
         self._validation = _Table(directory / VALIDATION.name, columns)
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
@@ -150,6 +151,8 @@ class Recorder(Observer):
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
+        if warning := unread_source({"update": update, **scores}, self._of):
+            self._progress.write(warning)
 
     def state(self) -> dict[str, Any]:
         return {table.path.name: table.saved_size() for table in self._tables}
@@ -201,6 +204,7 @@ class _Table:
             self.begin()
             return
         with self.path.open("r+b") as file:
+            self._columns = file.readline().decode().rstrip("\n").split(",")  # Of an older version the table has fewer.
             file.truncate(size_bytes)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from flows.process.paths import CLEAN, SUBWORD_MODEL
 from flows.record.documents import tags_of_corpus
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.errors import configuration_error
@@ -20,6 +21,8 @@ def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     settings, languages = params.bpe, [params.download.source, params.download.target]
     _check_tags(settings.user_symbols)
+    if params.clean.placeholders:
+        settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *SYMBOLS]})
     if params.download.task.to_symbols:
         # A symbol is one token and not learnt from text; the mark is SentencePiece's for the space before it.
         symbols = sorted({SPACE_MARK + symbol for line in read_lines(CLEAN / f"train.{languages.pop()}") for symbol in line.split()})

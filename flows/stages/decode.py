@@ -10,13 +10,14 @@ import torch
 from tqdm import tqdm
 
 from flows.process.gpus import free_gpus
-from flows.process.paths import AVERAGED, BINARIZED, DECODED
+from flows.process.paths import AVERAGED, BINARIZED, DECODED, RAW
 from flows.process.runner import echo
 from transformer_core.config import MOST_INPUT, Params
-from transformer_core.corpus.text import splits_of, write_lines
+from transformer_core.corpus.text import read_lines, splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load_engine
+from transformer_core.decoding.lines import strings_of, with_strings
 from transformer_core.decoding.translator import Hypothesis, shortened
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
@@ -68,6 +69,8 @@ def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dic
     with tqdm(total=len(tokens), desc=f"decode {split}", unit=" sentences", leave=False, disable=None) as bar:
         lists = translator.translate_tokens(tokens, search, settings.batch_tokens, done=bar.update)
     seconds = time.monotonic() - began
+    raw = read_lines(RAW / f"{split}.{params.download.source}")
+    lists = [with_strings(ranked, strings_of(line, translator.subword)) for ranked, line in zip(lists, raw, strict=True)]
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
     write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))
     limits = [len(source) - 1 + settings.max_extra for source in tokens]

@@ -23,6 +23,7 @@ from transformer_core.evaluation.examples import choose_examples, scores_by_leng
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
@@ -49,6 +50,8 @@ def run(params: Params) -> str:
     write_text(paths.SENTENCES, render_sentences(report, scoring))
     record(scores, report, scoring)
     print(score_table(scores))
+    if warning := collapse(scores):
+        echo(warning, sys.stderr)
     return f"{scoring.task.headline(scores)} on the test set of {scores['corpus']}: {paths.REPORT}"
 
 
@@ -212,6 +215,7 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     for name, of_split in scores.get("tests", {}).items():
         run.measure(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
     run.attach_files([paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.MANIFEST])
+    tests = [split for split in report.scores if split != "valid"]
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
-        run.attach_files([paths.RAW / f"test.{report.manifest[side]}"], folder)
+        run.attach_files([paths.RAW / f"{split}.{report.manifest[side]}" for split in tests], folder)
     run.end()

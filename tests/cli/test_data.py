@@ -1,14 +1,17 @@
 """transformer-core recipe and data."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
 from sacrebleu.tokenizers import tokenizer_ko_mecab
 
 from tests.cli.conftest import Call
 from transformer_core import recipes
 from transformer_core.config import load_params
+from transformer_core.corpus.sources.catalogue import load_entry
 from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.data_plan import plan_data
@@ -60,12 +63,37 @@ def own_files(tmp_path: Path) -> Path:
 
 def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
     shown = "".join(f"{number}: sentence {number - 1} | Satz {number - 1}\n" for number in (1, 2, 3))
+    shown += "train: 80 of 100 pairs looked at are left (0 empty, 0 copies, 20 also in valid or test, 0 duplicates); 2 and 2"
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
-    assert call("data", "new", "mine", "text.en", "text.de") == (0, shown + closing, "")
+    done = call("data", "new", "mine", "text.en", "text.de")
+    assert (done.code, done.out.startswith(shown), done.out.endswith(f"\n{closing}"), done.err) == (0, True, True, "")
     params = load_params(own_files / "params.yaml")
     assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
     # Its few characters and words, and the bytes.
     assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (377, True, "mine-en-de")
+
+
+def test_a_dataset_of_the_hub_is_taken_with_its_splits_and_its_languages(
+    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` reads a folder of Parquet files by its path as it reads one of the hub by its name."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", own_files / "cache")
+    books = own_files / "own/books"
+    configurations = "configs: [{config_name: en-de, data_files: [{split: train, path: t*}, {split: validation, path: v*}]}]"
+    write_text(books / "README.md", f"---\n{configurations}\n---\n")
+    for split, number in (("train", 60), ("validation", 7)):
+        rows = [{"translation": {"en": f"{split} {row}", "de": f"Satz {row}"}} for row in range(number)]
+        DataFrame(rows).to_parquet(books / f"{split}.parquet")
+    done = call("data", "new", "books", "hf:own/books/en-de")
+    assert (done.code, done.out.split("\n")[:3:2]) == (0, ["1: train 0 | Satz 0", "3: train 2 | Satz 2"])
+    entry = load_entry(Path("corpora/books.yaml"))
+    assert (entry.languages, entry.size and entry.size.pairs, len(entry.splits.test)) == (["en", "de"], 60, 1)
+    assert str(entry.splits.valid[0].files).count("../data/hub/books/valid.parquet") == 2
+    unknown = call("data", "new", "more", "hf:own/books/en-fr", "--force").refusal()
+    assert unknown == (78, "hf:own/books/en-fr: BuilderConfig 'en-fr' not found. Available: ['en-de']")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    missing = call("data", "new", "more", "hf:own/books", "--force").refusal()
+    assert missing == (78, "hf:own/books: datasets is not installed. Install it with: pip install datasets")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +178,12 @@ def test_a_data_plan_names_files_sums_and_terms_and_fetches_nothing(call: Call, 
     assert "fetched, sum: sha256 726e39b2fa9e..." in done.out
     assert "train.fr.gz" not in done.out
     assert all(path.is_symlink() for path in tmp_path.iterdir())
+
+
+def test_the_plan_of_a_corpus_that_is_here_says_what_it_is_like(call: Call) -> None:
+    train, valid, test = call("data", "plan", "tatoeba").out.splitlines()[-3:]
+    assert train.startswith("train: 66,949 of 66,949 pairs looked at are left (0 empty, 0 copies, 0 also in valid or test, 0 duplicates);")
+    assert (valid[:19], test[:18]) == ("valid: 1,000 pairs,", "test: 1,000 pairs,")
 
 
 def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformer_core.corpus import text
 from transformer_core.corpus.cleaning import rules
 from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, clean_corpus
 from transformer_core.corpus.cleaning.report import CleaningReport
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 
 OFF = Clean(
@@ -386,16 +388,19 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
     assert list(report.dropped)[-1] == "low_score"
 
 
-def test_a_share_of_the_training_pairs_gets_the_same_placeholder_on_both_sides_and_valid_and_test_none(tmp_path: Path) -> None:
-    train = [(f"Tom saw {number} dogs.", f"Tom sah {number} Hunde.") for number in range(1_000)] + [("I see.", "Ja.")]
-    write_raw_pairs(tmp_path / "raw", train)
+def test_strings_of_both_sides_become_placeholders_and_a_share_of_the_other_pairs_gets_some(tmp_path: Path) -> None:
+    names = ("Anna", "Berta", "Carla", "Dora", "Emma")
+    train = [(f"Tom saw {one} and {other}.", f"Tom sah {one} und {other}.") for one in names for other in names for _ in range(40)]
+    numbered = [("<bt> See <b>all</b> 42 at 10:45, Bob!", "Sieh <b>alle</b> 42 um Viertel vor elf, Bob!")]
+    write_raw_pairs(tmp_path / "raw", train + numbered)
     settings = OFF.model_copy(update={"placeholders": 0.2})
-    _, changed = cleaned(tmp_path, settings)
-    assert cleaned(tmp_path, settings, "again", workers=2)[1] == changed
-    different = [(old, new) for old, new in zip(train, changed, strict=True) if old != new]
-    assert 140 < len(different) < 260  # Binomial with n = 1,001 and p = 0.2: mean 200, standard deviation 12.7; more than four either way.
-    for old, new in different:
-        sides = [set(after.split()) - set(before.split()) for before, after in zip(old, new, strict=True)]
-        assert all(sides), new
-        assert new[0].isprintable() or "\u200d" in new[0]
+    _, changed = cleaned(tmp_path, settings, tags={"<bt>"})
+    assert cleaned(tmp_path, settings, "again", workers=2, tags={"<bt>"})[1] == changed
+    assert changed.pop() == ("<bt> See ⟦1⟧all⟦2⟧ ⟦3⟧ at 10:45, Bob!", "Sieh ⟦1⟧alle⟦2⟧ ⟦3⟧ um Viertel vor elf, Bob!")
+    different = [new for old, new in zip(train, changed, strict=True) if old != new]
+    assert 140 < len(different) < 260  # Binomial with n = 1,000 and p = 0.2: mean 200, standard deviation 12.6; more than four either way.
+    for source, target in different:
+        symbols = re.findall("⟦.⟧", source)
+        assert symbols == [*SYMBOLS[: len(symbols)]]
+        assert sorted(re.findall("⟦.⟧", target)) == symbols
     assert [*read_pairs(tmp_path / "clean/test.en", tmp_path / "clean/test.de")] == [GOOD]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT, write_drawn
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import normalise
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
@@ -67,10 +68,10 @@ def test_no_character_of_a_line_is_lost_and_no_part_is_too_long(of_bytes: Subwor
 
 
 def test_the_translations_of_the_parts_come_together_with_their_line_feeds_and_spaces() -> None:
-    line = Line([[EOS]] * 4, [False, False, True, True])
+    line = Line([[EOS]] * 4, [False, False, True, True], [[]] * 4)
     (best,) = line.joined([[hypothesis(text)] for text in ("One.", "Two.", "", "Three.")])
     assert (best.text, best.log_probability, best.tokens) == ("One. Two.\n\nThree.", -8.0, 4)
-    line = Line([[EOS]] * 2, [False, False])
+    line = Line([[EOS]] * 2, [False, False], [[]] * 2)
     ranked = line.joined([[hypothesis("a"), hypothesis("b", -3.0)], [hypothesis("c", -2.0)]])
     assert [(one.text, one.score) for one in ranked] == [("a c", -1.5), ("b c", -2.5)]
     (japanese,) = line.joined([[hypothesis("これはペンです。")], [hypothesis("はい。")]])
@@ -114,3 +115,15 @@ def test_the_notes_name_the_first_lines_and_the_most_frequent_characters(subword
         "lines with unknown characters, which are left out: 2 of 4, the first is line 2: x (U+0078) in 2, y (U+0079) in 2, "
         "U+200D in 1, X (U+0058) in 1, Y (U+0059) in 1 and 2 others. Replace them, or train with bpe.byte_fallback: true."
     )
+
+
+def test_strings_are_read_as_placeholders_and_put_back_in_each_part(tmp_path: Path) -> None:
+    lines = [" ".join([*CHARACTERS, "H", *SYMBOLS]), *(["abc def gh."] * 9)]
+    subword = learnt_subword(lines, tmp_path / "spm.model", vocab_size=58, user_symbols=[*SYMBOLS])
+    reader = LineReader(subword, "en", 16)
+    line = reader.read("a <b>b</b> def gh. He 😀 de {h}.")
+    assert [subword.decode(part) for part in line.parts] == ["a ⟦1⟧b⟦2⟧ def gh.", "He ⟦1⟧ de ⟦2⟧."]
+    (joined,) = line.joined([[hypothesis("⟦1⟧h⟦2⟧")], [hypothesis("⟦2⟧ de ⟦1⟧ ⟦3⟧")]])
+    assert joined.text == "<b>h</b> {h} de 😀 "
+    (long,) = reader.notes()
+    assert "unknown" not in long

@@ -106,7 +106,7 @@ def a_report() -> Report:
             "test": {"lines": 3, "seconds": 1.0, "target_tokens": 21, "tokens_per_second": 21.0},
         },
         updates=[dict(zip(CURVES, (20.0 * n, 8 / n, math.exp(7 / n), 1e-4 * n, 0.5, 5000.0), strict=True)) for n in range(1, 61)],
-        validation=[{"update": 200.0 * n, "perplexity": 20 / n, "score": 5.0 * n} for n in range(1, 7)],
+        validation=[{"update": 200.0 * n, "perplexity": 20 / n, "source_gain": 0.5 * n, "score": 5.0 * n} for n in range(1, 7)],
         scores=scores_with(SHARES),
         by_length=scores_by_length(SCORING, SOURCES, HYPOTHESES, REFERENCES),
         examples=choose_examples(SCORING.sentence_scores(HYPOTHESES, REFERENCES), RIGHT, 3),
@@ -213,8 +213,16 @@ def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None
     assert pictures_of(html) == []
 
 
+def test_a_model_that_does_not_read_its_source_and_outputs_that_are_all_alike_are_warned_of() -> None:
+    alike = {**a_report().scores, "test": replace(score(["Ein"] * 3, REFERENCES, "de"), shares=SHARES)}
+    html = page_with(scores=alike, validation=[{"update": 9.0, "perplexity": 90.0, "source_gain": 0.01}])
+    for warning in ("The outputs say the same again and again: 100.0%", "The model hardly reads its source: with the sources of"):
+        assert f'<p class="warning wrong" role="alert"><strong>{warning}' in html
+        assert warning not in the_page()
+
+
 def test_every_picture_has_a_description() -> None:
-    curves = ["Perplexity", "BLEU while training", "Training loss", "Learning rate", "Gradient", "Speed"]
+    curves = ["Perplexity", "BLEU while training", "What the source gives", "Training loss", "Learning rate", "Gradient", "Speed"]
     assert [alt for alt, _ in pictures_of(the_page())] == [
         *(f"{curve} by update" for curve in curves),
         "Attention of layer 1, 3 heads", "Attention of layer 2, 3 heads",

@@ -3,22 +3,24 @@
 import os
 import socket
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from flows.compare import main
+from flows.process.paths import MANIFEST
 from flows.record import server
+from flows.record.documents import DECODING
 from flows.record.run import NAME, RunRecord, flatten
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
 from tests.flows.publishing import training
-from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
+from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out, recorded
 from transformer_core import recipes
 from transformer_core.config import load_params
-from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.text import write_lines, write_pairs
+from transformer_core.files import read_json, write_json
 
 SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
@@ -50,16 +52,16 @@ def store() -> str:
     return os.environ["MLFLOW_TRACKING_URI"]
 
 
-def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
+def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, references: list[str] = REFERENCES) -> None:
     """Record an evaluation as the stage does."""
     record = RunRecord(id=name, parent=fingerprint, tags={NAME: name, "kind": "evaluation"})
-    digest = sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
-    record.parameters = flatten({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
+    record.parameters = flatten({"decode": {"beam": beam}})
     record.measure(40, {"bleu": 50.0 + beam})
     if hypotheses is not None:
         write_lines(Path("results/decode/test.hyp"), hypotheses)
         record.attach_files([Path("results/decode/test.hyp")])
         record.attach_files([Path("data/raw/test.en")], "sources")
+        write_lines(Path("data/raw/test.de"), references)
         record.attach_files([Path("data/raw/test.de")], "references")
     record.end()
     sync(store())
@@ -104,6 +106,28 @@ def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     assert out.count(" in A, 100.0 in B") == 2
 
 
+def test_a_test_set_of_two_names_is_compared(compare: Compare) -> None:
+    """As after a training goes on with text of another domain: the test set of one corpus is a further one of the other."""
+    lay_out(Path())
+    write_lines(Path("results/decode/test_captions.hyp"), HYPOTHESES)
+    write_pairs(Path("data/raw/test_captions.en"), Path("data/raw/test_captions.de"), zip(SOURCE, REFERENCES, strict=True))
+    manifest = read_json(MANIFEST)
+    write_json(MANIFEST, manifest | {"splits": manifest["splits"] | {"test_captions": manifest["splits"]["test"]}})
+    write_json(DECODING, read_json(DECODING) | {"test_captions": read_json(DECODING)["test"]})
+    stage.run(load_params())
+    lay_out(Path())
+    write_pairs(Path("data/raw/test.en"), Path("data/raw/test.de"), zip(SOURCE, REFERENCES, strict=True))
+    write_lines(Path("results/decode/test.hyp"), REFERENCES)
+    Path("data/raw/test_captions.de").unlink()
+    stage.run(load_params())
+    sync(store())
+    before, after = (record.tags[NAME] for record in recorded())
+    out = compare(before, after)
+    assert out.count("3 lines ") == 1
+    assert "\n\nTest set: test_captions of A, test of B\n3 lines" in out
+    assert "100.00" in out.partition("Test set: ")[2].split("\n")[2]
+
+
 def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: Compare) -> None:
     train("abc123")
     evaluate("evaluation-1", "abc123", BAD, beam=4)
@@ -129,7 +153,7 @@ LATEST = "The latest: 'evaluation-3', 'evaluation-2', 'evaluation-1', 'abc789', 
 REFUSED = [
     ("nowhere", 78, "run 'nowhere': MLflow has no run of this id, name or fingerprint. " + LATEST),
     ("a_c%3", 78, "run 'a_c%3': MLflow has no run of this id, name or fingerprint. " + LATEST),
-    ("", 78, "run '': MLflow has no run of this id, name or fingerprint. " + LATEST),
+    (None, 78, "run '': MLflow has no run of this id, name or fingerprint. " + LATEST),
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: has no evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
@@ -152,10 +176,10 @@ def test_a_run_that_cannot_be_compared_is_one_line(compare: Compare) -> None:
     train("abc789")
     evaluate("evaluation-1", "abc123", GOOD)
     evaluate("evaluation-2", "abc123", None)
-    evaluate("evaluation-3", "abc123", BAD, references_sha256="0" * 64)
+    evaluate("evaluation-3", "abc123", BAD, references=GOOD)
     sync(store())
     for run, code, line in REFUSED:
-        assert compare("evaluation-1", run, code=code) == line
+        assert compare("evaluation-1", *filter(None, [run]), code=code) == line
 
 
 def test_a_server_of_mlflow_that_is_away_or_silent_is_asked_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:

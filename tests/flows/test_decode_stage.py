@@ -15,6 +15,7 @@ from tests.flows.stages import changed
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from transformer_core import recipes
 from transformer_core.config import Params
+from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.decoding.beam import Search
@@ -28,6 +29,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subword = Subword.load(model / "spm.model")
     lines = [subword.encode(line) for line in [*TEXT, ""]]
     write_binarized(tmp_path / "data/binarized", lines, lines, subword, ("valid", "test"))
+    (tmp_path / "data/raw").mkdir()
+    for split in ("valid", "test"):
+        write_lines(tmp_path / f"data/raw/{split}.en", [*TEXT, ""])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

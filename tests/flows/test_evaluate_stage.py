@@ -92,6 +92,8 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
         "corpus": "tiny", "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
         "brevity_penalty": 0.917, "length_ratio": 0.92, "copied": 0.0, "empty": 0.0, "over_long": 0.0,
         "precisions": [91.3, 75.0, 64.71, 64.29], "hypothesis_tokens": 23, "reference_tokens": 25,
+        "commonest": 33.333, "distinct": 100.0, "repeating": 0.0,
+        "reference_commonest": 33.333, "reference_distinct": 100.0, "reference_repeating": 0.0,
     }  # fmt: skip
     assert metrics.items() >= expected.items()
     declared = {key for score in (*SCORING.scores, *SCORING.shares) for key in score.keys}

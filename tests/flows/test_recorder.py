@@ -11,6 +11,7 @@ from transformer_core.tasks import TRANSLATION
 from transformer_core.training.records import UpdateRecord
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
+SCORES = {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "source_gain": 1.25, "bleu": 31.4}
 
 
 def record(update: int, seconds: float | None = None) -> UpdateRecord:
@@ -84,9 +85,27 @@ def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> No
 def test_validation_scores_are_in_a_table_of_their_own() -> None:
     begun = recorder()
     begun.begin()
-    begun.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
-    expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
+    begun.on_validation(50, 12.0, SCORES)
+    expected = "update,nll,perplexity,accuracy,source_gain,score,seconds\n50,2.0,7.389,0.5,1.25,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
+
+
+def test_a_training_of_an_older_version_goes_on_with_the_columns_of_its_table() -> None:
+    older = "update,nll,score,seconds\n50,2.0,31.4,12.0\n"
+    Path("validation.csv").write_text(older)
+    resumed = recorder()
+    resumed.restore({"updates.csv": 0, "validation.csv": len(older), "skipped.csv": 0})
+    resumed.on_validation(100, 24.0, SCORES)
+    assert Path("validation.csv").read_text(encoding="utf-8") == f"{older}100,2.0,31.4,24.0\n"
+
+
+def test_the_log_says_that_a_model_does_not_read_its_source_from_half_of_its_updates_on(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = recorder()
+    begun.begin()
+    for update in (40, 60):
+        begun.on_validation(update, 1.0, SCORES | {"source_gain": 0.01})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["update 40", "update 60", "The model hardly reads its source"]
 
 
 @pytest.mark.parametrize("folder", ["kept", "lost"])

@@ -25,6 +25,7 @@ from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_mo
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import open_split
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import locked, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
@@ -88,7 +89,7 @@ def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_
     assert not list(place.glob("models")) + list(place.glob(".state/*/state-*.pt"))
 
 
-def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that_is_longer_than_it_first(place: Path) -> None:
+def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_long_warm_up_first_and_its_fit_last(place: Path) -> None:
     """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
     prepare("bpe", warmup=40)
     assert not Path("data/binarized/test").exists()
@@ -101,6 +102,7 @@ def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_warm_up_that
     assert "manifest.json" not in record.artifacts
     starts = [line.split(" ")[0] for line in trained.stderr.splitlines()]
     assert starts.index("train.warmup:") < starts.index("training")
+    assert starts[-2:] == ["Perplexity", "The"]  # The second line: the model hardly reads its source.
 
 
 def test_comet_selects_the_best_checkpoints_and_ends_a_training_that_does_not_gain(place: Path) -> None:
@@ -175,6 +177,19 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
         ended = stage_here("train")
         assert ended.stderr.startswith(f"params.yaml: train.init_from: pretrained/{parent} {fault}")
         assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_model_records_the_length_of_its_sources_without_the_longest_in_a_thousand() -> None:
+    """A few long lines do not teach a model to translate paragraphs, which it would shorten."""
+    prepare("bpe")
+    subword = Subword.load(Path("data/bpe/spm.model"))
+    shutil.rmtree("data/binarized/train")
+    sides = ([*lines * 20, " ".join(lines[:3])] for lines in (SOURCES, TARGETS))
+    write_binarized(Path("data/binarized"), *map(subword.encode_clean, sides), subword)
+    assert stage_here("train").returncode == 0
+    longest = max(len(tokens) for tokens in subword.encode_clean(SOURCES)) - 1
+    assert read_json(Path("models/checkpoints/config.json"))["longest_source"] == longest
 
 
 def test_a_validation_whose_logits_are_not_finite_does_not_end_the_training(place: Path) -> None:

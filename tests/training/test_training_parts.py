@@ -26,6 +26,7 @@ from transformer_core.models.architectures import build
 from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.precision import choose_kernels
+from transformer_core.models.translation import TranslationModel
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training import checkpoint, validation
 from transformer_core.training import loss as loss_module
@@ -322,6 +323,13 @@ def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def validation_of(model: TranslationModel, folder: Path) -> validation.Validation:
+    """The validation of a model on the split train in a folder, in float64."""
+    subword = learnt_subword(TEXT, folder / "spm.model")
+    settings, rank = recipes.load("tatoeba").train.model_copy(update={"precision": "float64"}), Rank(0, 1, torch.device("cpu"))
+    return validation.Validation(model, open_split(folder / "train"), subword, [""] * 10, settings, TRANSLATION, rank, bool)
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_pair_as_long_as_a_document_has_no_part_in_the_scores(side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "MOST_INPUT", 20)
@@ -332,11 +340,21 @@ def test_a_pair_as_long_as_a_document_has_no_part_in_the_scores(side: int, tmp_p
     sides[side].insert(4, [*[9] * 21, EOS])
     sides[1 - side].insert(4, [9, EOS])
     write_binarized(tmp_path / "long", *sides, VOCAB)
-    subword = learnt_subword(TEXT, tmp_path / "spm.model")
-    settings, rank = recipes.load("tatoeba").train.model_copy(update={"precision": "float64"}), Rank(0, 1, torch.device("cpu"))
-    short, long = (
-        validation.Validation(model, open_split(tmp_path / name / "train"), subword, [""] * 10, settings, TRANSLATION, rank, bool)
-        for name in ("short", "long")
-    )
+    short, long = (validation_of(model, tmp_path / name) for name in ("short", "long"))
     assert (short.left_out, long.left_out) == (0, 1)
     assert short.teacher_forced() == long.teacher_forced()
+
+
+def test_the_gain_by_the_source_is_the_loss_with_the_sources_of_other_pairs_less_that_with_its_own(tmp_path: Path) -> None:
+    """Of pairs of equal lengths, all in one batch; without attention to the source there is none."""
+    torch.manual_seed(0)
+    model = build(SMALL, VOCAB).double()
+    write_binarized(tmp_path / "ten", [[5 + n, 6 + n, EOS] for n in range(10)], [[9 + n, 8, 7, EOS] for n in range(10)], VOCAB)
+    valid = validation_of(model, tmp_path / "ten")
+    gain, (order,) = (valid.teacher_forced() or {})["source_gain"], valid._microbatches
+    with torch.no_grad():
+        losses = [[float(valid._losses(order[[place - moved]], order[[place]]).nll) for place in range(10)] for moved in (1, 0)]
+    assert gain == pytest.approx((sum(losses[0]) - sum(losses[1])) / 40, abs=1e-9)
+    assert abs(gain) > 1e-6
+    model.get_parameter("decoder.0.cross_attention.output.weight").data.zero_()
+    assert (valid.teacher_forced() or {})["source_gain"] == pytest.approx(0, abs=1e-12)

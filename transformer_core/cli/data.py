@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from dataclasses import asdict
@@ -31,7 +32,8 @@ def add_to(commands: Commands) -> None:
         metavar="FILE",
         nargs="+",
         type=Path,
-        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md",
+        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md; "
+        "or a dataset of Hugging Face's hub: hf:OWNER/NAME/CONFIGURATION",
     )
     new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
     new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
@@ -71,7 +73,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.local_corpus import check_unused, languages_without_spaces, new_entry, training_pairs
+    from transformer_core.corpus.sources.local_corpus import check_unused, described, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
     for files in filter(None, (arguments.files, arguments.valid, arguments.test)):
@@ -80,6 +82,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     if not arguments.force:
         check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
+    if (first := str(arguments.files[0])).startswith("hf:"):
+        _take_dataset(arguments, first.removeprefix("hf:"))
     entry = new_entry(
         arguments.name,
         *arguments.files,
@@ -96,6 +100,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
+    for line in described(entry):
+        print(line)
     try:
         bleu_metric([], tokenizer_of(target))
     except UserError as error:  # Stage evaluate would end with it, after the training.
@@ -106,6 +112,18 @@ def run_new(arguments: argparse.Namespace) -> int:
     moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}")
     return 0
+
+
+def _take_dataset(arguments: argparse.Namespace, dataset: str) -> None:
+    """Put the files and the languages of a dataset of Hugging Face's hub into the arguments, as far as these name no others."""
+    from transformer_core.corpus.sources.hub import saved_splits
+
+    splits = saved_splits(dataset, Path("data/hub", arguments.name))
+    arguments.files = splits["train"]
+    arguments.valid, arguments.test = arguments.valid or splits.get("valid"), arguments.test or splits.get("test")
+    if languages := re.fullmatch(r".*/([a-z]{2,3})-([a-z]{2,3})", dataset):
+        arguments.source_language = arguments.source_language or languages[1]
+        arguments.target_language = arguments.target_language or languages[2]
 
 
 def run_update(arguments: argparse.Namespace) -> int:
@@ -122,6 +140,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     from transformer_core import recipes
     from transformer_core.config import load_params
+    from transformer_core.corpus.sources.catalogue import find_entry
+    from transformer_core.corpus.sources.local_corpus import described
+    from transformer_core.corpus.sources.readers import located
     from transformer_core.data_plan import plan_data
 
     plan = plan_data(load_params() if arguments.recipe is None else recipes.load(arguments.recipe))
@@ -137,4 +158,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         for name, size in plan.disk.items():
             print(f"{in_bytes(size):>9}  {name}")
         print("DVC's cache may hold a second copy of data and models.")
+    found = find_entry(plan.corpus)
+    if len(found.entry.languages) == 2 and all(file.fetched or located(found.path.parent, file.source).is_file() for file in plan.files):
+        print("", *described(found.path), sep="\n")
     return 0

@@ -4,11 +4,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 300 languages, no dependencies; it keeps every character.
 
 from transformer_core.config import MOST_INPUT
+from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
 from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis
@@ -22,16 +23,24 @@ _CHARACTERS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Line:
-    """The parts of a line, in order: token ids with an end token, and whether the part begins a line of its own, after a line feed."""
+    """The parts of a line, in order.
+
+    Attributes:
+        parts: token ids with an end token.
+        begins: whether the part begins a line of its own, after a line feed.
+        strings: those for which placeholders stand in the part.
+    """
 
     parts: list[TokenIds]
     begins: list[bool]
+    strings: list[list[str]]
 
     def joined(self, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         """Return the translations of the line from those of its parts: the best ones together, then the second best, and so on.
 
         Its log-probability is the sum over the parts, its score their mean.
         """
+        found = [with_strings(ranked, strings) for ranked, strings in zip(found, self.strings, strict=True)]
         if len(self.parts) == 1:
             return found[0]
         ranks = range(max(map(len, found)))
@@ -65,15 +74,16 @@ class LineReader:
     def read(self, text: str) -> Line:
         """Return the parts of the next line; a line feed in it parts lines that are translated one by one."""
         self._read += 1
-        tokens = self._subword.encode(text)
+        tokens, strings = self._encoded(text)
         if UNK in tokens:
             self._unknown.append(self._read)
-            self._characters.update(sorted(self._subword.unknown_characters(text)))
+            self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(text), strings))))
         if len(tokens) - 1 <= self._most and "\n" not in text:
-            return Line([tokens], [False])
+            return Line([tokens], [False], [strings])
         lines = [list(self._parts(normalise(line))) or [""] for line in text.split("\n")]
         begins = [bool(number) and not place for number, parts in enumerate(lines) for place in range(len(parts))]
-        return Line([self._subword.encode(part) for parts in lines for part in parts], begins)
+        encoded = [self._encoded(part) for parts in lines for part in parts]
+        return Line([tokens for tokens, _ in encoded], begins, [strings for _, strings in encoded])
 
     def notes(self) -> Iterator[str]:
         """Yield a line of text about the long lines that were read, and one about the unknown characters, if there were any."""
@@ -108,11 +118,26 @@ class LineReader:
         yield from self._pieces(text[place:].lstrip())
 
     def _fits(self, text: str) -> bool:
-        return len(self._subword.encode(text)) - 1 <= self._most
+        return len(self._encoded(text)[0]) - 1 <= self._most
+
+    def _encoded(self, text: str) -> tuple[TokenIds, list[str]]:
+        """Return the token ids of a text, and the strings for which it has placeholders."""
+        strings = strings_of(text, self._subword)
+        return self._subword.encode(masked(normalise(text), strings) if strings else text), strings
+
+
+def strings_of(source: str, subword: Subword) -> list[str]:
+    """Return the strings of a source for which the vocabulary has placeholders; none if it has no placeholders."""
+    return strings_in(normalise(source), subword.symbols) if SYMBOLS[0] in subword.symbols else []
+
+
+def with_strings(ranked: list[Hypothesis], strings: Sequence[str]) -> list[Hypothesis]:
+    """Return translations with these strings in the places of their placeholders."""
+    return [replace(one, made_of=restored(one.text, strings)) for one in ranked] if strings else ranked
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:
-    """Return the most tokens of a part: as asked for, or as the longest source of the training had; what the model has positions for.
+    """Return the most tokens of a part: as asked for, or as `longest_source` of the training; what the model has positions for.
 
     The output of another task than translation, such as a tree, does not come together from those of parts.
     """

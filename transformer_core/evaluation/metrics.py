@@ -20,6 +20,7 @@ from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import TEST, compare, interval
+from transformer_core.evaluation.variety import variety
 from transformer_core.tasks import TRANSLATION
 
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
@@ -106,6 +107,7 @@ def score(
         "precisions": bleu.precisions,
         "hypothesis_tokens": bleu.sys_len,
         "reference_tokens": bleu.ref_len,
+        **variety(hypotheses, references),
     }
     return Scores(len(hypotheses), values, signatures, parts=parts)
 

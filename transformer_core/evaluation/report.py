@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words, unit_of_length
+from transformer_core.evaluation.diagnosis import fit, unread_source
 from transformer_core.evaluation.examples import Example, GroupScore
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Scores, Scoring
+from transformer_core.evaluation.variety import collapse, in_words
 from transformer_core.pictures.attention_maps import layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
 
@@ -96,6 +98,9 @@ def render(report: Report, scoring: Scoring) -> str:
         test=test,
         score=scoring.task.score,
         main_score=test.values[scoring.task.key],
+        variety=in_words(test.parts),
+        warnings=[collapse(test.parts), *(unread_source(row, 0) for row in report.validation[-1:])],
+        fit=fit(report.updates, report.validation),
         charts=training_charts(report.updates, report.validation, scoring.task.score),
         unit=unit,
         length_charts=length_charts(report.cleaning, units),

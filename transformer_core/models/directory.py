@@ -58,7 +58,7 @@ class ModelConfig(Section):
 
     Attributes:
         averaged: number of checkpoints averaged in the weights.
-        longest_source: most tokens of a source of the training, without the end token; None if that is not known.
+        longest_source: most tokens of 999 of 1,000 sources of the training, without the end token; None if that is not known.
         decode: the search with which the model is scored, and which translates unless another is asked for; None for the paper's.
         weights_sha256: SHA-256 of model.safetensors, which has none of its own; None is not checked.
     """

@@ -35,18 +35,20 @@ class Chart(NamedTuple):
 
 
 def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]], score: str) -> list[Chart]:
-    """Draw perplexity, the score of outputs (named `score`), loss, learning rate, gradient norm and speed over the updates."""
+    """Draw perplexity, the score of outputs (named `score`), gain by the source, loss, learning rate, gradient norm and speed by update."""
     import pandas as pd
 
     def column(rows: Sequence[Mapping[str, float]], name: str) -> pd.Series[float]:
-        return pd.Series([row[name] for row in rows], [row["update"] for row in rows], dtype=float)
+        return pd.Series([row.get(name, math.nan) for row in rows], [row["update"] for row in rows], dtype=float)
 
     both = {"training": column(updates, "perplexity"), "validation": column(validation, "perplexity")}
     of_subword = "exp of the mean negative log-likelihood of a subword; lower is better. Logarithmic scale."
     of_part = "Greedy outputs for a part of valid: lower than a beam's of the averaged model."
+    of_source = "Loss of valid with the sources of other pairs, less that with its own; near 0 the model does not read its source."
     return [
         line_chart("Perplexity", of_subword, both, "perplexity", logarithmic=True),
         line_chart(f"{score} while training", of_part, {"validation": column(validation, "score")}, score),
+        line_chart("What the source gives", of_source, {"validation": column(validation, "source_gain")}, "nats a token"),
         *(line_chart(title, note, {measure: column(updates, key)}, measure) for key, (title, note, measure) in BY_UPDATE.items()),
     ]
 

@@ -1,6 +1,8 @@
 """Scores of a model on valid: with teacher forcing and without dropout, and of greedy outputs."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
+_TOKENS_COMPARED = 40_000  # Target tokens of valid whose loss is also computed with the sources of other pairs.
 
 
 class Validation:
@@ -57,6 +60,10 @@ class Validation:
             raise UserError(f"valid: each pair has more than {MOST_INPUT:,} tokens", "Split them into sentences.")
         self.left_out = len(split) - len(self._scored)
         self._plan = BatchPlan(sources[self._scored], targets[self._scored], _TOKENS_PER_BATCH, _TOKENS_PER_BATCH, seed=0)
+        self._microbatches = [pairs for update in self._plan.epoch(0) for pairs in update.microbatches]
+        tokens = np.array([targets[self._scored[pairs]].sum() for pairs in self._microbatches])
+        self._compared = (np.cumsum(tokens) - tokens < _TOKENS_COMPARED) & (np.array(list(map(len, self._microbatches))) > 1)
+        self._tokens_compared = int(tokens[self._compared].sum())
         self._model = model
         self._split = split
         self._precision = settings.precision
@@ -91,37 +98,44 @@ class Validation:
     def teacher_forced(self) -> dict[str, float] | None:
         """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
 
+        `source_gain` is by how much the negative log-likelihood per token rises if each pair has the source of the pair before it in its
+        batch, which is of about the same length: what the model takes from the source. It is NaN if no batch has two pairs.
+
         Return None if any rank was asked to stop between two batches.
         """
         self._model.eval()
-        microbatches = [pairs for update in self._plan.epoch(0) for pairs in update.microbatches]
-        totals = torch.zeros(3, dtype=torch.float64, device=self._rank.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self._rank.device)
         with torch.no_grad(), autocast(self._rank.device, self._precision):
-            for pairs in microbatches[self._rank.index :: self._rank.world_size]:
+            for number in range(self._rank.index, len(self._microbatches), self._rank.world_size):
                 if self._stop_asked():
-                    totals[2] = 1
+                    totals[3] = 1
                     break
-                loss = self._losses(pairs)
+                pairs = self._microbatches[number]
+                loss = self._losses(pairs, pairs)
                 totals[:2] += torch.stack((loss.nll, loss.correct)).double()
+                if self._compared[number]:
+                    totals[2] += (self._losses(np.roll(pairs, 1), pairs).nll - loss.nll).double()
         self._rank.sum_over_ranks(totals)
-        (nll, correct, stopped), tokens = totals.tolist(), int(self._split.target.lengths[self._scored].sum())
+        (nll, correct, gain, stopped), tokens = totals.tolist(), int(self._split.target.lengths[self._scored].sum())
         if stopped:
             return None
-        return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens}
+        gained = gain / self._tokens_compared if self._tokens_compared else math.nan
+        return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens, "source_gain": gained}
 
     def try_largest(self) -> None:
         """Use as much memory as `scores` does."""
         self._model.eval()
         with torch.no_grad(), autocast(self._rank.device, self._precision):
             for pairs in self._plan.largest():
-                self._losses(pairs)
+                self._losses(pairs, pairs)
         batches = batches_of(list(map(len, self._sources)), BATCH_TOKENS)
         most = [len(numbers) * (max(len(self._sources[number]) for number in numbers) + self._task.max_extra) for numbers in batches]
         largest = batches[int(np.argmax(most))] if batches else []
         with autocast(self._rank.device, self._precision):
             self._translator.translate_tokens([self._sources[number] for number in largest], self._search)
 
-    def _losses(self, pairs: Indices) -> Loss:
-        """Return the losses of pairs, given by their places among the scored ones."""
-        batch = make_batch(self._split.pairs(self._scored[pairs])).to(self._rank.device)
+    def _losses(self, sources: Indices, targets: Indices) -> Loss:
+        """Return the losses of targets with these sources; both are places among the scored pairs."""
+        of_sources, of_targets = (self._split.pairs(self._scored[places]) for places in (sources, targets))
+        batch = make_batch(replace(of_targets, sources=of_sources.sources)).to(self._rank.device)
         return cross_entropy(batch.decoded(self._model), self._model.output_weight, batch.targets, label_smoothing=0.0)

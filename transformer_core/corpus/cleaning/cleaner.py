@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.config import Clean
-from transformer_core.corpus.cleaning.placeholders import with_placeholders
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
+from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
     PAIR_WEIGHTS,
     REPAIRS,
@@ -105,8 +105,24 @@ def clean_corpus(
         why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
         remedy = "Loosen section clean; for overlap name other text for valid and test."
         raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {why})", remedy)
+    if settings.placeholders:
+        for split in ("train", *held_out):
+            _write_symbols([folder / f"{split}.{language}" for language in (source, target)], settings.placeholders, tags)
     write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
+
+
+def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -> None:
+    """Write the pairs of a split again with placeholders; a source of valid or test has them for all strings, as in translating."""
+    plain = [path.rename(path.with_suffix(f"{path.suffix}.plain")) for path in paths]
+    for side, path in enumerate(paths):
+        pairs = read_pairs(*plain)
+        if path.stem == "train":
+            write_lines(path, (pair[side] for pair in with_symbols(pairs, share, tags)))
+        else:
+            write_lines(path, (masked(pair[side], strings_in(pair.source, tags)) for pair in pairs))
+    for path in plain:
+        path.unlink()
 
 
 def without_tag(source: str, tags: Collection[str]) -> str:
@@ -246,7 +262,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst, self._placeholders = settings.drop_worst, settings.placeholders
+        self._drop_worst = settings.drop_worst
         self._thresholds = {f"{BELOW}_{number}": scorer.threshold for number, scorer in enumerate(settings.scorers, start=1)}
         scored = [*([LOW_SCORE] if settings.drop_worst else []), *self._thresholds]
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
@@ -293,12 +309,6 @@ class _Train:
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
-        if self._placeholders:
-            plain = [path.rename(everything) for path, everything in zip(self._paths, self._all, strict=True)]
-            for side, path in enumerate(self._paths):
-                write_lines(path, (pair[side] for pair in with_placeholders(read_pairs(*plain), self._placeholders)))
-            for path in plain:
-                path.unlink()
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},

@@ -14,6 +14,7 @@ from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, 
 from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, Side, file_pairs, form_of
 from transformer_core.corpus.sources.holdout import held_out, is_usable
 from transformer_core.corpus.sources.readers import located, named_from, side_of
+from transformer_core.corpus.statistics import describe
 from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
@@ -24,6 +25,7 @@ from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
+_MOST_DESCRIBED = 100_000
 _SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
@@ -119,14 +121,22 @@ def number_of_strings(entry: Path) -> tuple[int, int]:
     return len(characters), len(words)
 
 
-def training_pairs(entry: Path) -> Iterator[Pair[str]]:
-    """Yield the pairs of an entry's local training text."""
-    loaded = load_entry(entry)
-    for source in loaded.splits.train:
+def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
+    """Yield the pairs of an entry's local training text, or of that of another split."""
+    for source in load_entry(entry).sources[split]:
         if source.files:
             left, right = (side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items())
             for pair in file_pairs(left, right):
                 yield Pair(*(line.decode() for line in pair))
+
+
+def described(entry: Path) -> Iterator[str]:
+    """Yield lines on an entry's local text, of a large one on pairs at even distances. Raises `UserError` (65): a file is damaged."""
+    loaded = load_entry(entry)
+    step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
+    if next(training_pairs(entry), None):
+        others = {split: training_pairs(entry, split) for split in loaded.sources if split != "train"}
+        yield from describe(islice(training_pairs(entry), None, None, step), others)
 
 
 def check_unused(name: str) -> None:

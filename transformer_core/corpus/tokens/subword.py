@@ -111,6 +111,12 @@ class Subword:
         """Whether it has a token for each byte (`bpe.byte_fallback`), from which it reads and writes characters without a token."""
         return bool(self.vocab_size > EOS + 1 and self.processor.is_byte(EOS + 1))
 
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The texts that are always one token."""
+        pieces = _proto(self.processor.serialized_model_proto()).pieces
+        return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
+
     @property
     def is_bpe(self) -> bool:
         """Whether this is a BPE model."""

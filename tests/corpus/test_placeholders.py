@@ -1,0 +1,36 @@
+"""Placeholders stand for strings, which are put back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clone import ROOT
+from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
+
+PROBES = [line.split("\t") for line in (ROOT / "benchmarks/probes.tsv").read_text(encoding="utf-8").splitlines()]
+PARTS = st.sampled_from(["⟦2⟧", "<b>", "https://a.de/x?y=1.", "{name}", "%s", "😀", "a@b.de", "10:45", "3.5", "word", " ", "\\n", "**"])
+
+
+@given(st.text() | st.lists(PARTS, max_size=9).map("".join))
+def test_the_strings_of_any_text_are_put_back(text: str) -> None:
+    strings = strings_in(text)
+    assert len(strings) <= len(SYMBOLS)
+    assert restored(masked(text, strings), [*strings, *SYMBOLS[len(strings) :]]) == text
+
+
+@pytest.mark.parametrize(("strings", "source"), [probe[1:] for probe in PROBES])
+def test_what_a_translation_must_have_becomes_a_placeholder(strings: str, source: str) -> None:
+    found = strings_in(source)
+    for string in strings.split("|"):
+        assert string.partition(" ")[0] in " ".join(found)
+        assert string not in masked(source, found)
+
+
+def test_words_decimal_numbers_and_a_tag_at_the_beginning_stay() -> None:
+    source = "<bt> It costs 3.50, 1,000 or 2.000 at 5 on the 20th; <bt> is no tag here."
+    assert strings_in(source, {"<bt>"}) == []
+    assert strings_in(source) == ["<bt>"]
+
+
+def test_a_symbol_that_the_model_has_invented_is_left_out() -> None:
+    assert restored("a ⟦1⟧ b ⟦2⟧", ["x"]) == "a x b "

@@ -1,0 +1,105 @@
+"""Placeholders: symbols in the vocabulary that stand for strings which a translation has as they are, such as addresses, tags and emoji.
+
+The model sees the symbol alone, and learns to copy it; the string takes its place in the output.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from random import Random
+
+from transformer_core.corpus.text import Pair
+
+# The number in a symbol is the place of its string among the different ones of the source sentence.
+SYMBOLS = tuple(f"\u27e6{number}\u27e7" for number in range(1, 10))
+_SYMBOL = re.compile("\u27e6[1-9]\u27e7")
+_EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+_STRING = re.compile(
+    "|".join(
+        (
+            r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\".,;:!?')\]]",  # addresses
+            r"\bwww\.[^\s<>\"]*[^\s<>\".,;:!?')\]]",
+            r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+            r"</?[A-Za-z][^<>]*>",  # tags
+            r"\*\*|`",
+            r"\$?\{+[^\s{}]+\}+|\[\w+\]",  # placeholders
+            r"%(?:\(\w+\)|\d+\$)?[\d.]*[sdfxi]\b",
+            r"\\[nrt]|__\w+?__|(?<!\w)[@#$]\w+|(?<!\w):\w+:(?!\w)",
+            r"\bv?\d+(?:[.:/-]\d+){1,3}\b(?![.,]\d)|(?<![\w.,])\d{2,}(?![\w]|[.,]\d)",  # times, dates, versions, numbers
+            _SYMBOL.pattern,
+            f"{_EMOJI}(?:[\ufe0f\u200d\U0001f3fb-\U0001f3ff]|{_EMOJI})*",
+        )
+    )
+)
+_DECIMAL = re.compile(r"\d+\.\d+")  # It is written otherwise in other languages.
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_SEED = 1
+_MOST_ADDED = 3
+
+
+def strings_in(source: str, tags: Collection[str] = ()) -> list[str]:
+    """Return the different strings of a source sentence for which symbols stand, in order, without a tag at its beginning."""
+    found = dict.fromkeys(string[0] for string in _STRING.finditer(source) if not _DECIMAL.fullmatch(string[0]))
+    first = source.partition(" ")[0]
+    return [string for string in found if not (string == first and string in tags)][: len(SYMBOLS)]
+
+
+def masked(text: str, strings: Sequence[str]) -> str:
+    """Return a text with the symbol of each of these strings in its place."""
+    symbols = dict(zip(strings, SYMBOLS, strict=False))
+    return _STRING.sub(lambda string: symbols.get(string[0], string[0]), text)
+
+
+def restored(text: str, strings: Sequence[str]) -> str:
+    """Return a text with these strings in the places of their symbols; a symbol of no string is left out."""
+    found = dict(zip(SYMBOLS, strings, strict=False))
+    return _SYMBOL.sub(lambda symbol: found.get(symbol[0], ""), text)
+
+
+def with_symbols(pairs: Iterable[Pair[str]], share: float, tags: Collection[str]) -> Iterator[Pair[str]]:
+    """Yield training pairs with symbols for the strings that both sides have equally often; a share, drawn at random, gets some more."""
+    random = Random(_SEED)
+    for pair in pairs:
+        ours, theirs = (Counter(string[0] for string in _STRING.finditer(text)) for text in pair)
+        strings = [string for string in strings_in(pair.source, tags) if ours[string] == theirs[string]]
+        drawn = random.random() < share
+        yield _with_more(pair, random) if drawn and not ours else Pair(*(masked(text, strings) for text in pair))
+
+
+def _with_more(pair: Pair[str], random: Random) -> Pair[str]:
+    """Return a pair with symbols in place of words that both sides have, around these or around all, at the beginning or the end."""
+    sides = [*pair]
+    words, others = (Counter(_WORD.findall(text)) for text in pair)
+    names = [word for word in words if word[0].isupper() and words[word] == others[word] == 1]
+    used = 0
+    for _ in range(random.randint(1, _MOST_ADDED)):
+        first, second = (f"\u27e6{number}\u27e7" for number in (used + 1, used + 2))
+        name = names.pop(random.randrange(len(names))) if names and random.random() < 1 / 2 else None
+        around = random.random() < 1 / 3
+        if name is not None:
+            inside = f"{first}{name}{second}" if around else first
+            sides = [re.sub(rf"\b{name}\b", inside, text, count=1) for text in sides]
+        elif around:
+            sides = [f"{first}{text}{second}" for text in sides]
+        else:
+            space = random.choice((" ", " ", ""))
+            place = random.choice((0, -1, None))
+            sides = [_with(text, first, space, place) for text in sides]
+        used += 2 if around else 1
+    return Pair(*_in_order(sides))
+
+
+def _with(text: str, symbol: str, space: str, place: int | None) -> str:
+    """Return a text with a symbol at its beginning (0), before its last character if that is a mark (-1), or at its end (None)."""
+    if place == 0:
+        return f"{symbol}{space}{text}"
+    if place == -1 and not text[-1:].isalnum():
+        return f"{text[:-1]}{space}{symbol}{text[-1:]}"
+    return f"{text}{space}{symbol}"
+
+
+def _in_order(sides: Sequence[str]) -> Iterator[str]:
+    """Yield the sides with their symbols numbered in the order of the first."""
+    numbers = dict(zip(dict.fromkeys(_SYMBOL.findall(sides[0])), SYMBOLS, strict=False))
+    for text in sides:
+        yield _SYMBOL.sub(lambda symbol: numbers[symbol[0]], text)
