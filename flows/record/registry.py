@@ -82,16 +82,13 @@ def decision_of(version: ModelVersion) -> Decision | None:
 
 
 def decide(
-    client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str], by: str = ""
+    client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str], by: str
 ) -> Decision:
-    """Decide on the alias of a new version by its outputs for the test set.
-
-    Its tags are `references`, the main score and `signature`, and the score `by`, if it is another one, with its signature.
-    """
+    """Decide on the alias of a new version by the score `by` of the test set, a tag beside `references`, `signature` and the main score."""
     task = scoring.task
     if float(new.tags[task.key]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, new, by or task.key)
+    best = best_ever(client, new, by)
     if best is None:
         if str(client.get_registered_model(new.name).aliases.get(CHAMPION, new.version)) != str(new.version):
             return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
@@ -99,7 +96,7 @@ def decide(
         return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
     compared = scoring.comparisons(translations, hypotheses, references)
-    comparison = next(found for found in compared if found.score.key == (by or task.key))
+    comparison = next(found for found in compared if found.score.key == by)
     worse = comparison.significant and comparison.difference < 0
     better = comparison.significant and comparison.difference > 0
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"

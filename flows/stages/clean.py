@@ -1,16 +1,19 @@
 """Stage clean: data/raw becomes data/clean, repaired and without unusable training pairs, with a report of the counts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flows.process.gpus import free_gpus
 from flows.process.paths import CLEAN, RAW, STATE
 from flows.record.documents import tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
-from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import LOW_SCORE, Drops, clean_corpus, worst
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.text import Pair
 from transformer_core.files import new_directory
@@ -36,10 +39,10 @@ def run(params: Params) -> str:
     return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; {counts}"
 
 
-def cleaned(params: Params, folder: Path, scores: PairScores | None = None, scorers: Sequence[PairScores] = ()) -> CleaningReport:
+def cleaned(params: Params, folder: Path, scored: Mapping[str, Drops] | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags_of_corpus(), scorers)
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags_of_corpus())
 
 
 @free_gpus()
@@ -52,21 +55,24 @@ def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     from transformer_core.external import Scorer
 
     torch.set_num_threads(params.machine.threads or cores())
-    shards = Shards(SHARDS)
-    models, direction = params.clean.score_by, (params.download.source, params.download.target)
-    dual = DualScores(PRETRAINED / models, shards, direction) if models else None
+    shards, clean, scored = Shards(SHARDS), params.clean, {}
+    if clean.score_by:
+        dual = DualScores(PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target))
+        scored[LOW_SCORE] = worst(clean.drop_worst, dual)
     with ExitStack() as stack:
-        commands = [Scorer(scorer.command, f"clean.scorers.{place}") for place, scorer in enumerate(params.clean.scorers)]
-        report = cleaned(params, folder, dual, [partial(_scored, stack.enter_context(command), shards) for command in commands])
+        for number, found in enumerate(clean.scorers, start=1):
+            scorer = stack.enter_context(Scorer(found.command, f"clean.scorers.{number - 1}"))
+            scored[f"below_threshold_{number}"] = partial(_below, found.threshold, scorer, shards)
+        report = cleaned(params, folder, scored)
     shards.remove_unused()
     return report
 
 
-def _scored(scorer: "Scorer", shards: "Shards", pairs: Iterator[Pair[str]]) -> Iterator[float]:
-    """Yield the scores of pairs by a command, kept by its text and theirs."""
+def _below(threshold: float, scorer: "Scorer", shards: "Shards", pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+    """Return whether the command's score of each pair is below the threshold; scores are kept by the command and the text."""
 
     def inputs(shard: list[Pair[str]]) -> bytes:
         return "\n".join([scorer.command, *(text for pair in shard for text in pair)]).encode()
 
     scored = shards.lines(pairs, inputs, lambda shard, *_: list(map(repr, scorer.scores(*zip(*shard, strict=True)))), "score")
-    yield from (float(score) for _, score in scored)
+    return np.fromiter((float(score) < threshold for _, score in scored), np.bool_)

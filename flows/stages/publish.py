@@ -5,7 +5,7 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,14 +15,13 @@ from zipfile import ZipFile
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Run
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
-from flows.record.registry import EVALUATION, Decision, card, decide, decision_of, register, registered_before
+from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
@@ -30,6 +29,7 @@ from flows.record.store import tracking_uri
 from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import Task
@@ -55,7 +55,8 @@ def run(params: Params) -> str:
     task, trained = params.download.task, config.training.model_dump()
     scores = read_scores(task)
     scoring = scoring_of(task, tokenizer_in(scores["signature"]))
-    hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
+    raw = (paths.RAW / f"test.{manifest[side]}" for side in ("source", "target"))
+    hypotheses, sources, references = read_aligned(paths.DECODED / paths.HYPOTHESES, *raw)
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(trained)) or record_from_tables(params, trained)
     add_result(record, params, scores, scoring)
@@ -73,7 +74,9 @@ def run(params: Params) -> str:
             sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
-        decision = decided or decision_by(params, client, version, scoring, hypotheses, references)
+        comet = params.evaluate.comet if params.publish.by == COMET else None
+        with with_comet(scoring, comet, "evaluate.comet", lambda _: sources) as asked:
+            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key)
         numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
@@ -86,19 +89,6 @@ def run(params: Params) -> str:
             client.set_model_version_tag(name, version.version, key, value)
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
-
-
-def decision_by(
-    params: Params, client: MlflowClient, version: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str]
-) -> Decision:
-    """Return the registry's decision by the score of `publish.by`."""
-    if params.publish.by != COMET:
-        return decide(client, version, scoring, hypotheses, references)
-    from transformer_core.evaluation.neural import with_comet  # Here: few models are compared by it.
-
-    (sources,) = read_aligned(paths.RAW / f"test.{params.download.source}")
-    with with_comet(scoring, params.evaluate.comet, "evaluate.comet", lambda _: sources) as with_all:
-        return decide(client, version, with_all, hypotheses, references, COMET)
 
 
 def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:

@@ -57,7 +57,7 @@ def published(client: MlflowClient, outputs: int | Sequence[str], name: str = NA
     """Register outputs, or translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(outputs) if isinstance(outputs, int) else outputs
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, version, SCORING, hypotheses, REFERENCES)
+    decision = decide(client, version, SCORING, hypotheses, REFERENCES, "bleu")
     if decision.alias:
         client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
