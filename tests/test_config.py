@@ -53,8 +53,8 @@ FAULTS = [
 ]
 NOT_YAML = [
     ("\twarmup: 400", ":46: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":47: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':46: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("  warmup: [", ":48: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 1\n  warmup: 2", ':47: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 

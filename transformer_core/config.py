@@ -76,7 +76,7 @@ class Download(Section):
 class PairScorer(Section):
     """A command that scores pairs, and the lowest score of a pair that is kept."""
 
-    command: Name = words("a command as in `evaluate.comet`, without references")
+    command: Name = words("the command")
     threshold: float = words("pairs with a lower score are dropped")
 
 
@@ -97,7 +97,7 @@ class Clean(Section):
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
-    scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning) below which a pair is dropped")
+    scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning)")
     placeholders: Probability = words("share of the pairs in which both sides get the same [placeholder](data.md#placeholders)")
 
 
@@ -191,7 +191,7 @@ class Train(Section):
     validate_every: PositiveInt = words("updates between validations, a multiple of `save_every`")
     bleu_sentences: PositiveInt = words("sentences that a validation translates greedily for its score")
     best_by: str = words("measure of the best checkpoints: `nll`, `perplexity`, `accuracy`, `bleu`, `comet` or `f1`")
-    comet: Name | None = words("command that scores the same sentences ([COMET](evaluation.md#comet)); empty: none")
+    comet: Name | None = words("command for [COMET](evaluation.md#comet) of the same sentences")
     patience: NonNegativeInt = words("validations without a better one after which training ends; 0: never")
     save_every: PositiveInt = words("updates between saves of state and checkpoint")
     keep: PositiveInt = words("last checkpoints to keep")
@@ -256,14 +256,14 @@ class Evaluate(Section):
     allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
     tokenize: Tokenizer | None = words("sacreBLEU's tokeniser for BLEU; empty: by the target ([evaluation.md](evaluation.md#which-bleu))")
     examples: PositiveInt = words("example sentences in the report")
-    comet: Name | None = words("command that scores the outputs ([COMET](evaluation.md#comet)); empty: none")
+    comet: Name | None = words("command for [COMET](evaluation.md#comet)")
 
 
 class Publish(Section):
     """Name in the MLflow model registry; the versions of a name are compared with each other."""
 
     name: ModelName = words("name in the MLflow registry; versions of a name are compared")
-    by: Literal["main", "comet"] = words("score that decides on the champion: `main` (BLEU or F1), or `comet` of stage evaluate")
+    by: Literal["main", "comet"] = words("what decides on the champion: `main` (BLEU or F1) or `comet`")
 
 
 class Machine(Section):
