@@ -22,7 +22,7 @@ from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
-from transformer_core.config import MEASURES, PRETRAINED, Params
+from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.evaluation.diagnosis import unread_source
@@ -71,7 +71,8 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     record.write()
     train, valid = (read_meta(BINARIZED / split) for split in ("train", "valid"))
     settings = params.train
-    recorder = Recorder(record.folder, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs))
+    further = [COMET] if settings.comet else []
+    recorder = Recorder(record.folder, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs), further)
     epochs = settings.updates * settings.tokens_per_update / train.target_tokens
     echo(
         f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
@@ -109,13 +110,15 @@ class Recorder(Observer):
         updates: number of updates of the whole training.
         task: the task, for the score of greedy outputs in a validation.
         sentences: number of sentences of valid that are translated for it.
+        further: names of further scores of a validation.
     """
 
-    def __init__(self, directory: Path, updates: int, task: Task, sentences: int) -> None:
+    def __init__(self, directory: Path, updates: int, task: Task, sentences: int, further: Sequence[str] = ()) -> None:
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION.name, ["update", *MEASURES, "source_gain", VALIDATION_SCORE, "seconds"])
+        columns = ["update", *MEASURES, "source_gain", VALIDATION_SCORE, *further, "seconds"]
+        self._validation = _Table(directory / VALIDATION.name, columns)
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._progress, self._of = Progress(), updates

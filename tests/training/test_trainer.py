@@ -56,7 +56,7 @@ SETTINGS = Train(
     init_from=None, updates=24, mix=None, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
     learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
     label_smoothing=0.1, bpe_dropout=0.0, modifiers={}, r_drop=0.0,
-    validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
+    validate_every=12, bleu_sentences=1, best_by="nll", comet=None, patience=0,
     save_every=10, keep=2, keep_best=0,
 )  # fmt: skip
 
