@@ -67,6 +67,16 @@ class _Decoding(_Needed):
     machine: str
 
 
+class _Gain(_Needed):
+    """A test set in `gains` of scores.json: the main score of the model that the training started from, and the difference to it."""
+
+    before: Quantity
+    gain: float
+    low: float
+    high: float
+    p_value: Quantity
+
+
 _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
@@ -147,7 +157,8 @@ def _schema(task: Task) -> type[BaseModel]:
         of_test |= {score.key: (Quantity, 0), f"{score.key}_signature": (str, "")}
     valid = create_model("Valid", __base__=_Needed, **numbers)
     further = create_model("Further", __base__=_Needed, **numbers, lines=Total)
-    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
+    by_split: dict[str, Any] = {"tests": (dict[str, further], {}), "gains": (dict[str, _Gain], {})}  # type: ignore[valid-type]
+    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, **by_split)
 
 
 def score_table(scores: Mapping[str, Any]) -> str:
@@ -172,6 +183,12 @@ def score_table(scores: Mapping[str, Any]) -> str:
         if score.key in scores:
             found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
             rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
+    if gains := scores.get("gains"):
+        rows.append(f"{f'{main.name} against the start':<{_FIRST}}{'before':>{_WIDTH}}{'gain':>{_WIDTH}}{'95% interval':>18}{'p':>8}")
+    for split, of_split in (gains or {}).items():
+        interval = f"{of_split['low']:+.2f} to {of_split['high']:+.2f}"
+        values = f"{of_split['before']:>{_WIDTH}.2f}{of_split['gain']:>+{_WIDTH}.2f}{interval:>18}{of_split['p_value']:>8.4f}"
+        rows.append(f"{split:<{_FIRST}}{values}")
     shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
     outputs = textwrap.fill(", ".join(filter(None, (f"Outputs for test: {shares}", in_words(scores)))), 80)
     return "\n".join([*rows, outputs, f"Report: {paths.REPORT}"])

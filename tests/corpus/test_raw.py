@@ -150,3 +150,11 @@ def test_each_pair_of_train_has_the_weight_of_its_source() -> None:
     assert len(splits["train"]) == 35
     translated(f"{OWN}, {news}")
     assert not Path("raw/train.weights").exists()
+
+
+def test_each_pair_of_train_has_the_name_of_its_source() -> None:
+    news = "{translated: {corpus: news, model: ../teacher, side: source}"
+    translated(f"{OWN}, {news}, name: news}}")
+    assert list(read_lines(Path("raw/train.parts"))) == ["other"] * 30 + ["news"] * 5
+    translated(f"{OWN}, {news}}}")
+    assert not Path("raw/train.parts").exists()

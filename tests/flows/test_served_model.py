@@ -244,6 +244,7 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert done_file.returncode == 0
     assert done_file.stderr.decode().startswith("lines with unknown characters, which are left out: 1 of ")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
+    assert translate.load(f"models:/{MODEL}").translate(TEXTS) == expected
 
 
 @pytest.mark.usefixtures("server")

@@ -102,6 +102,7 @@ def add_to(commands: Commands) -> None:
         help="a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
+    add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
@@ -141,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
@@ -179,9 +180,12 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
     from transformer_core.config import PAPER_SEARCH
-    from transformer_core.decoding.engine import DecodingRequest
+    from transformer_core.decoding.engine import DecodingRequest, model_gives_way
+    from transformer_core.decoding.glossary import read_glossary
     from transformer_core.decoding.lines import most_tokens
 
+    if arguments.glossary and (arguments.sample or arguments.prefixes):
+        raise configuration_error("--glossary: not with --sample or --prefixes")
     scored = config.decode
     engine, precision = arguments.engine, arguments.precision
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
@@ -196,13 +200,9 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         scored=arguments.nbest or arguments.scores,
         longest=most_tokens(config, None, arguments.max_input) + arguments.max_extra,
         shortlist=arguments.shortlist,
+        glossary=read_glossary(arguments.glossary) if arguments.glossary else None,
     )
-    asked: EngineOption = arguments.engine
-    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
-        asked = "auto"
-    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
-        wanted = replace(wanted, precision="float32")
-    return asked, wanted
+    return model_gives_way(engine, precision, arguments.engine, wanted)
 
 
 @contextmanager
@@ -300,7 +300,7 @@ def _stdin_lines() -> Iterator[str]:
 
 def _starts(prefixes: Iterator[str], count: int, path: Path | None, engine: "Engine") -> list[list[int]]:
     """Return token ids of the prefixes of as many lines."""
-    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    starts = [engine.subword.of_target.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
     if len(starts) < count:
         raise UserError(
             f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."

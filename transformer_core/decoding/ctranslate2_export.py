@@ -1,7 +1,7 @@
 """Export of a Transformer to a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def export_model(source: Path, out: Path) -> None:
     subword = load_subword(source, config)
     spec = _specification(model, subword)
     out = out.resolve()
-    _check_free(out)
+    check_free(out, EXPORTED_WEIGHTS, _FILES)
     spec.validate()
     spec.optimize()  # A shared matrix is written once.
     with new_directory(out) as temporary:
@@ -94,10 +94,11 @@ def _vocabulary_map(shortlist: Shortlist, pieces: list[str]) -> Iterator[str]:
         yield f"{piece}\t" + " ".join(pieces[target] for target in np.union1d(targets, token))
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path, marker: str, files: Set[str]) -> None:
+    """Raise `UserError` (78) if `out` exists and is no export that may be replaced: a directory of these files, `marker` among them."""
     if out.is_dir():
         names = {path.name for path in out.iterdir()}
-        if not names or (EXPORTED_WEIGHTS in names and names <= _FILES):
+        if not names or (marker in names and names <= files):
             return
     if out.exists():
         raise configuration_error(f"{out}: exists and is no exported model", "Name another directory or remove it.")
@@ -108,7 +109,8 @@ def _specification(model: Transformer, subword: Subword) -> Any:
     from ctranslate2 import specs  # type: ignore[import-untyped]
 
     size = model.size
-    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
+    activation = specs.common_spec.Activation[size.activation.upper()]
+    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model), "activation": activation}
     encoder, decoder = size.depths
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
@@ -137,6 +139,8 @@ def _fill_encoder(spec: Any, model: Transformer) -> None:
 def _fill_decoder(spec: Any, model: Transformer) -> None:
     spec.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
     spec.projection.weight = _plain(model.output_weight)
+    if model.output_bias is not None:
+        spec.projection.bias = _plain(model.output_bias)
     spec.position_encodings.encodings = _encodings(model.target_positions, model.d_model)
     if model.decoder_norm is not None:
         _fill_norm(spec.layer_norm, model.decoder_norm)
@@ -150,12 +154,14 @@ def _fill_decoder(spec: Any, model: Transformer) -> None:
 def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
     """Fill in the projections: for self-attention one matrix of all three; else the query's, and one matrix of key and value."""
     d_k = attention.query.out_features // attention.heads
-    query, key, value = (_widened(part.weight, attention.heads, width) for part in (attention.query, attention.key, attention.value))
-    if len(spec.linear) == 2:
-        spec.linear[0].weight = torch.cat((query, key, value))
-    else:
-        spec.linear[0].weight, spec.linear[1].weight = query, torch.cat((key, value))
+    parts = [attention.query, attention.key, attention.value]
+    for theirs, ours in zip(spec.linear, [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]], strict=False):
+        theirs.weight = torch.cat([_widened(part.weight, attention.heads, width) for part in ours])
+        if attention.output.bias is not None:
+            theirs.bias = torch.cat([_widened(part.bias[:, None], attention.heads, width).flatten() for part in ours])
     spec.linear[-1].weight = _widened(attention.output.weight.T, attention.heads, width).T
+    if attention.output.bias is not None:
+        spec.linear[-1].bias = _plain(attention.output.bias)
     spec.queries_scale = d_k**-0.5
     _fill_norm(spec.layer_norm, around.norm)
 

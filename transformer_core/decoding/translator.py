@@ -172,7 +172,7 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
-        starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
+        starts = None if prefixes is None else [self.subword.of_target.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
 
     def translate_tokens(

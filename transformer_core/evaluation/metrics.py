@@ -13,6 +13,7 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
+from transformer_core import config
 from transformer_core.corpus.text import normalise, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import (
@@ -39,6 +40,8 @@ _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?:\s|$)|&(?:apos|quot|amp|lt|g
 TOKENISED_SHARE = 0.1
 
 
+# By a command (neural.py), where one is set.
+COMET = Score(config.COMET, "COMET", has_interval=True, sentence="COMET, by the command in its signature,")
 _TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
 # Each score's metric, given the references and the tokeniser of BLEU.
 _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
@@ -203,7 +206,7 @@ def with_tokenizer(name: str) -> Scoring:
 SCORING = Scoring(
     task=TRANSLATION,
     scores=tuple(_METRICS),
-    published=tuple(PUBLISHED),
+    published=(*PUBLISHED, COMET),
     shares=tuple(_SHARES),
     score_sets=score_sets,
     main_score=corpus_bleu,

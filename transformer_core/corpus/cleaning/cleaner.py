@@ -20,6 +20,7 @@ from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningRep
 from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, rules
 from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
+    PAIR_PARTS,
     PAIR_WEIGHTS,
     REPAIRS,
     Chunk,
@@ -52,8 +53,10 @@ _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 Direction = tuple[str, str]
 Directions = Sequence[tuple[str, str, int]]
 
-# What scores pairs (decoding/dual_cross_entropy.py): a number for each; lower is better.
+# What scores pairs (decoding/dual_cross_entropy.py, or a command): a number for each.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
+# A rule that looks at all pairs that are left: returns which to drop.
+Drops = Callable[[Iterator[Pair[str]]], NDArray[np.bool_]]
 
 
 def clean_corpus(
@@ -63,7 +66,7 @@ def clean_corpus(
     target: str,
     settings: Clean,
     workers: int | None = None,
-    scores: PairScores | None = None,
+    scored: Mapping[str, Drops] | None = None,
     tags: Collection[str] = (),
     directions: Mapping[str, Directions] | None = None,
 ) -> CleaningReport:
@@ -72,8 +75,8 @@ def clean_corpus(
     Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
-        scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
-        tags: symbols before source sentences; the rules for one pair and `scores` look at a sentence without its tags.
+        scored: rules by scores, which are applied last, by name.
+        tags: symbols before source sentences; the rules for one pair and `scored` look at a sentence without its tags.
         directions: by split, the directions of its pairs, if `source` and `target` are no languages. Each pair is held to the rules for its
             own, and is compared with the held-out sentences of all.
 
@@ -92,13 +95,13 @@ def clean_corpus(
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     work = _Work(settings, *paths, sides, medians, of_pairs["train"], task, frozenset(tags))
     names = dict.fromkeys(chain.from_iterable(work.rules_for(direction) for direction in of_pairs["train"].all))
-    train = _Train(folder, source, target, settings, raw / PAIR_WEIGHTS, names)
+    train = _Train(folder, source, target, settings, raw, names, scored or {}, tags)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
             train.add(part)
             bar.update(len(part.words))
-    report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
+    report = train.report(splits)
     if not report.pairs_out:
         counts = {**report.dropped, "by the weights": -report.by_weights}
         why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
@@ -124,6 +127,18 @@ def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -
         write_lines(path, map(str.__add__, heads, changed))
     for path in plain:
         path.unlink()
+
+
+def worst(share: float, scores: PairScores) -> Drops:
+    """Return the rule that drops this share of the pairs, those with the highest scores; among equals the later."""
+
+    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+        order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
+        dropped = np.zeros(len(order), np.bool_)
+        dropped[order[len(order) - int(share * len(order)) :]] = True
+        return dropped
+
+    return drops
 
 
 def without_tag(source: str, tags: Collection[str]) -> str:
@@ -295,10 +310,12 @@ class _Train:
         source: str,
         target: str,
         settings: Clean,
-        weights: Path,
+        raw: Path,
         for_one_pair: Iterable[str],
+        scored: Mapping[str, Drops],
+        tags: Collection[str],
     ) -> None:
-        self._weights = weights
+        self._raw, self._folder = raw, folder
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
         self._all = [folder / f"{language}.parts" for language in self._languages]
@@ -307,8 +324,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst = settings.drop_worst
-        scored = [LOW_SCORE] if settings.drop_worst else []
+        self._scored, self._tags = scored, tags
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
@@ -326,7 +342,7 @@ class _Train:
         self._kept.append(part.kept)
         self._tally.add(part.tally)
 
-    def report(self, splits: dict[str, SplitReport], scores: PairScores | None) -> CleaningReport:
+    def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
         """Write the text without its repeats and its worst pairs, and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
@@ -338,16 +354,20 @@ class _Train:
             left &= ~found
             self._tally.dropped[name] = int(found.sum())
             self._show(name, np.flatnonzero(found)[:EXAMPLES].tolist())
-        if scores is not None:
-            worst = self._worst(left, scores)
-            left[worst] = False
-            self._tally.dropped[LOW_SCORE] = len(worst)
-            self._show(LOW_SCORE, worst[:EXAMPLES].tolist())
+        for name, drops in self._scored.items():
+            pairs = compress(read_pairs(*self._all), left)
+            bad = np.flatnonzero(left)[drops(Pair(without_tag(pair.source, self._tags), pair.target) for pair in pairs)]
+            left[bad] = False
+            self._tally.dropped[name] = len(bad)
+            self._show(name, bad[:EXAMPLES].tolist())
         times = self._times(left)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
+        if (names := self._raw / PAIR_PARTS).exists():
+            kept = compress(read_lines(names), np.concatenate(self._kept))
+            write_lines(self._folder / PAIR_PARTS, chain.from_iterable(map(repeat, kept, times.tolist())))
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
@@ -363,17 +383,11 @@ class _Train:
     def _times(self, left: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""
         times = left.astype(np.int64)
-        if self._weights.exists():
-            weights = np.loadtxt(self._weights, ndmin=1)[np.concatenate(self._kept)]
+        if (given := self._raw / PAIR_WEIGHTS).exists():
+            weights = np.loadtxt(given, ndmin=1)[np.concatenate(self._kept)]
             # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
-
-    def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
-        """Return ascending indices of the share `drop_worst` of the remaining pairs with the highest scores; among equals the later."""
-        found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
-        order = np.argsort(found, kind="stable")
-        return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])
 
     def _show(self, rule: str, numbers: list[int]) -> None:
         """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""

@@ -117,6 +117,7 @@ class Source(Section):
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
         tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
         direction: the one of the entry's `directions` that it serves; None for all that `files` or `https` have the languages for.
+        name: the part of the training text to which its pairs belong, for `train.mix`; several sources may have the same.
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256, member, column")] | None = None
@@ -128,6 +129,7 @@ class Source(Section):
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None
     direction: Name | None = None
+    name: Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="letters, digits, dashes and underscores")] | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -135,7 +137,7 @@ class Source(Section):
         return [name for name in KINDS if getattr(self, name) is not None]
 
 
-KINDS = [name for name in Source.model_fields if name not in ("weight", "tag", "direction")]
+KINDS = [name for name in Source.model_fields if name not in ("weight", "tag", "direction", "name")]
 
 Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(KINDS))]
 
@@ -269,6 +271,8 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
             yield configuration_error(f"{where}: translated is allowed in train only", "Scores must be computed on text by people.")
         if split != "train" and any(source.weight != 1 for source in sources):
             yield configuration_error(f"{where}: weight is allowed in train only")
+        if split != "train" and any(source.name for source in sources):
+            yield configuration_error(f"{where}: name is allowed in train only")
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:

@@ -10,15 +10,15 @@ from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import PAIR_WEIGHTS, Pair, read_raw_lines
+from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 from transformer_core.tasks import TARGETS
 
 # A source, and the reader of one of its directions.
 _Part = tuple[Source, SourceReader]
-# Direction, weight and number of pairs of consecutive lines.
-_Lines = tuple[tuple[str, str], float, int]
+# Direction, source and number of pairs of consecutive lines.
+_Lines = tuple[tuple[str, str], Source, int]
 
 
 def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = None) -> Manifest:
@@ -42,6 +42,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
         opened = [(part, _opened(*part, teachers)) for part in by_model]
         lines["train"] += _write_split(reader, "train", opened, folder, origins, "ab")
     _write_weights(lines["train"], entry.temperature, folder / PAIR_WEIGHTS)
+    _write_parts(lines["train"], folder / PAIR_PARTS)
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
@@ -110,18 +111,26 @@ def _write_split(
                 for file, line in zip(files, pair, strict=True):
                     file.write(line + b"\n")
                 pairs += 1
-            found.append((part.direction, source.weight, pairs))
+            found.append((part.direction, source, pairs))
     return found
 
 
 def _write_weights(lines: list[_Lines], temperature: float, file: Path) -> None:
     """Write the weight of each pair: its source's, times (n / largest n)^(1/T - 1) for its direction of n weighted pairs."""
     sizes: Counter[tuple[str, str]] = Counter()
-    for direction, weight, pairs in lines:
-        sizes[direction] += weight * pairs  # type: ignore[assignment]  # A float.
+    for direction, source, pairs in lines:
+        sizes[direction] += source.weight * pairs  # type: ignore[assignment]  # A float.
     largest = max(sizes.values())
-    weights = [weight * (sizes[direction] / largest) ** (1 / temperature - 1) if pairs else 1 for direction, weight, pairs in lines]
+    weights = [source.weight * (sizes[direction] / largest) ** (1 / temperature - 1) if pairs else 1 for direction, source, pairs in lines]
     if any(weight != 1 for weight in weights):
         with file.open("wb") as written:
             for weight, (_, _, pairs) in zip(weights, lines, strict=True):
                 written.writelines(repeat(b"%.17g\n" % weight, pairs))
+
+
+def _write_parts(lines: list[_Lines], file: Path) -> None:
+    """Write the part of each pair, the name of its source, if any has one."""
+    if any(source.name for _, source, _ in lines):
+        with file.open("w", encoding="utf-8") as written:
+            for _, source, pairs in lines:
+                written.writelines(repeat(f"{source.name or UNNAMED_PART}\n", pairs))
