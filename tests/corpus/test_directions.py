@@ -10,6 +10,7 @@ from tests.corpus.corpora import written_raw
 from tests.corpus.test_cleaning import FOREIGN, OFF, OVERLAP
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
+from transformer_core import load
 from transformer_core.cli import main
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import check_direction, find_entry
@@ -166,5 +167,9 @@ def test_a_model_of_several_directions_translates_to_the_language_asked_for(caps
     assert translated("in") == (78, "--to: the model translates to de, en. Name one, for example de.\n")
     assert translated("--to", "fr", "in")[1].startswith("--to: the model translates to de, en, got fr. ")
     assert translated("--to", "fr", "in", model=single)[1] == "--to: the model translates to de alone, got fr. Leave it out.\n"
+    with refused(78, "to: the model translates to de, en"):
+        load(directory).translate(["a cat"])
+    best, _, _ = translator.translate(["<2en> a cat", "", ""], Search())
+    assert load(directory, engine="torch").translate(["a cat"], to="en") == [best[0].text]
     export_model(directory, Path("out"))
     assert json.loads(Path("out/search.json").read_text())["source_prefixes"] == {"de": ["▁", "<2de>"], "en": ["▁", "<2en>"]}

@@ -22,7 +22,7 @@ from transformer_core.decoding.engine import (
     model_gives_way,
     translated,
 )
-from transformer_core.decoding.lines import LineReader, most_tokens
+from transformer_core.decoding.lines import LineReader, most_tokens, to_language
 from transformer_core.decoding.translator import Hypothesis
 from transformer_core.models.directory import ModelConfig
 
@@ -56,12 +56,19 @@ class LoadedModel:
     device: torch.device | None = None
     _engines: dict[tuple[EngineName, DecodingPrecision], Engine] = field(default_factory=dict)
 
-    def translate(self, lines: Sequence[str], batch_tokens: int | None = None, **search: Unpack[SearchOptions]) -> list[str]:
+    def translate(
+        self, lines: Sequence[str], batch_tokens: int | None = None, to: str | None = None, **search: Unpack[SearchOptions]
+    ) -> list[str]:
         """Return the best translation of each line; arguments and errors as in `hypotheses`."""
-        return [found[0].text for found in self._translated(lines, 0, batch_tokens, search)]
+        return [found[0].text for found in self._translated(lines, 0, batch_tokens, to, search)]
 
     def hypotheses(
-        self, lines: Sequence[str], nbest: int = 1, batch_tokens: int | None = None, **search: Unpack[SearchOptions]
+        self,
+        lines: Sequence[str],
+        nbest: int = 1,
+        batch_tokens: int | None = None,
+        to: str | None = None,
+        **search: Unpack[SearchOptions],
     ) -> list[list[Hypothesis]]:
         """Return the `nbest` best translations of each line, best first, each with `text`, `score` and `log_probability`.
 
@@ -69,13 +76,16 @@ class LoadedModel:
             lines: of the source language; a long one is translated in parts, and an empty one has an empty translation.
             nbest: at most the beam.
             batch_tokens: largest number of source tokens in a batch, padding included; it bounds memory.
+            to: target language of a model of several directions.
             search: settings of beam search.
 
         Raises `TypeError`: `lines` is one text. `UserError`: an engine that cannot do this was asked for, or the model is damaged.
         """
-        return [found[:nbest] for found in self._translated(lines, nbest, batch_tokens, search)]
+        return [found[:nbest] for found in self._translated(lines, nbest, batch_tokens, to, search)]
 
-    def _translated(self, lines: Sequence[str], nbest: int, batch_tokens: int | None, search: SearchOptions) -> list[list[Hypothesis]]:
+    def _translated(
+        self, lines: Sequence[str], nbest: int, batch_tokens: int | None, to: str | None, search: SearchOptions
+    ) -> list[list[Hypothesis]]:
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
         own = self.config.decode or PAPER_SEARCH.model_copy(update={"engine": "auto"})
@@ -95,7 +105,8 @@ class LoadedModel:
         if chosen not in self._engines:
             self._engines[chosen] = load_engine(chosen[0], wanted)
         engine = self._engines[chosen]
-        reader = LineReader(engine.subword, self.config.source, most_tokens(self.config, engine.most_positions))
+        marked = to_language(self.config, engine.subword, to, "to")
+        reader = LineReader(engine.subword, self.config.source, most_tokens(self.config, engine.most_positions), marked)
         read = list(map(reader.read, lines))
         for note in reader.notes():
             getLogger(__name__).warning(note)
