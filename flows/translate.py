@@ -36,16 +36,22 @@ def _registry() -> str:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the model and run `transformer-core translate` with the options given; return its exit code."""
+    return run_with_model("flows.translate", "Translate standard input", ["translate"], "--model", arguments)
+
+
+def run_with_model(module: str, purpose: str, command: Sequence[str], option: str, arguments: Sequence[str] | None) -> int:
+    """Fetch the model that the arguments name, and run a command with the rest of them and the model as an option."""
     parser = Parser(
-        prog="python -m flows.translate",
-        description="Translate standard input with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI.",
+        prog=f"python -m {module}",
+        description=f"{purpose} with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI.",
     )
     parser.add_argument("model", metavar="NAME@ALIAS", help="or NAME/VERSION")
-    parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help="options of `transformer-core translate`, except --model")
+    rest = f"arguments of `transformer-core {' '.join(command)}`, except {option}"
+    parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help=rest)
     chosen = parser.parse_args(arguments)
     with TemporaryDirectory() as folder:
         directory = fetch(chosen.model, _registry(), Path(folder))
-        return cli.main(["translate", "--model", str(directory), *chosen.options])
+        return cli.main([*command, option, str(directory), *chosen.options])
 
 
 if __name__ == "__main__":

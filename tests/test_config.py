@@ -52,9 +52,9 @@ FAULTS = [
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
 ]
 NOT_YAML = [
-    ("\twarmup: 400", ":45: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":47: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':46: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("\twarmup: 400", ":46: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: [", ":48: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 1\n  warmup: 2", ':47: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 
@@ -98,6 +98,12 @@ TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
         (TWICE, "train.r_drop: must be 0 where the model has no dropout, got 5. It compares two passes, which are equal without dropout."),
         (TWICE | {"  dropout: 0": "  dropout: 0.1"}, None),
         (TWICE | {"  dropout: 0": "  relu_dropout: 0.1"}, None),
+        ({"  mix:": "  mix: [{until: 0.5, weights: {a: 1}}, {weights: {b: 1}}]"}, None),
+        (
+            {"  mix:": "  mix: [{weights: {a: 1}}, {weights: {b: 1}}]"},
+            "train.mix: stages must end one after the other",
+        ),
+        ({"  mix:": "  mix: [{until: 3000, weights: {a: 1}}, {weights: {b: 1}}]"}, "train.mix: stages must end one after the other"),
     ],
 )
 def test_settings_that_depend_on_others_are_refused_where_they_do_not_suit_them(changes: dict[str, str], line: str | None) -> None:

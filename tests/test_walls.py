@@ -16,7 +16,7 @@ COMPONENTS = {
     "transformer_core": [
         {"errors"},
         {"compressed", "files", "processes"},
-        {"schema", "yaml_io"},
+        {"schema", "yaml_io", "external"},
         {"places", "tasks"},
         {"sizes"},
         {"presets"},

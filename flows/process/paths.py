@@ -25,6 +25,7 @@ UPDATES, VALIDATION, SKIPPED = (TRAINING / f"{name}.csv" for name in ("updates",
 VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
 HYPOTHESES = "test.hyp"  # The outputs for the main test set: in DECODED, and by this name in MLflow.
+START = "start"  # The folder in DECODED with the outputs of the model that the training started from, if it started from one.
 SCORES = Path("results/scores.json")
 METRICS = Path("results/metrics.json")  # The numbers of the training and of SCORES that `dvc metrics show` prints.
 BY_LENGTH = Path("results/by_length.csv")

@@ -67,6 +67,16 @@ class _Decoding(_Needed):
     machine: str
 
 
+class _Gain(_Needed):
+    """A test set in `gains` of scores.json: the main score of the model that the training started from, and the difference to it."""
+
+    before: Quantity
+    gain: float
+    low: float
+    high: float
+    p_value: Quantity
+
+
 _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
@@ -101,8 +111,18 @@ def read_manifest(params: Params) -> dict[str, Any]:
 
 
 def tags_of_corpus() -> set[str]:
-    """Return the tags of data/raw: texts with which sentences that a model has made begin. Raises `UserError` (65), as `read_output`."""
-    return {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
+    """Return the tags of data/raw, with which source sentences begin. Raises `UserError` (65), as `read_output`."""
+    return {tag for origin in read_output(MANIFEST)["origin"] for tag in origin.get("tag", "").split()}
+
+
+def directions_of_corpus() -> dict[str, list[tuple[tuple[str, str], int]]]:
+    """Return, by split, the direction and the number of consecutive pairs of data/raw; empty for a corpus of one direction."""
+    splits = read_output(MANIFEST)["splits"]
+    return {
+        split: [((part["source"], part["target"]), part["pairs"]) for part in record["directions"]]
+        for split, record in splits.items()
+        if "directions" in record
+    }
 
 
 def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
@@ -142,7 +162,8 @@ def _schema(task: Task) -> type[BaseModel]:
         of_test |= {score.key: (Quantity, 0), f"{score.key}_signature": (str, "")}
     valid = create_model("Valid", __base__=_Needed, **numbers)
     further = create_model("Further", __base__=_Needed, **numbers, lines=Total)
-    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
+    by_split: dict[str, Any] = {"tests": (dict[str, further], {}), "gains": (dict[str, _Gain], {})}  # type: ignore[valid-type]
+    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, **by_split)
 
 
 def score_table(scores: Mapping[str, Any]) -> str:
@@ -167,6 +188,12 @@ def score_table(scores: Mapping[str, Any]) -> str:
         if score.key in scores:
             found = ", ".join(f"{of_split[score.key]:.2f} on {split}" for split, of_split in splits.items() if score.key in of_split)
             rows.append(f"{score.name}: {found}, {scores.get(f'{score.key}_signature', 'of unknown signature')}")
+    if gains := scores.get("gains"):
+        rows.append(f"{f'{main.name} against the start':<{_FIRST}}{'before':>{_WIDTH}}{'gain':>{_WIDTH}}{'95% interval':>18}{'p':>8}")
+    for split, of_split in (gains or {}).items():
+        interval = f"{of_split['low']:+.2f} to {of_split['high']:+.2f}"
+        values = f"{of_split['before']:>{_WIDTH}.2f}{of_split['gain']:>+{_WIDTH}.2f}{interval:>18}{of_split['p_value']:>8.4f}"
+        rows.append(f"{split:<{_FIRST}}{values}")
     shares = ", ".join(f"{scores[share.key]:.1f}% {share.name}" for share in scoring.shares)
     outputs = textwrap.fill(", ".join(filter(None, (f"Outputs for test: {shares}", in_words(scores)))), 80)
     return "\n".join([*rows, outputs, f"Report: {paths.REPORT}"])

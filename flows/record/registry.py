@@ -5,6 +5,9 @@ or whose score is 0, gets no alias. If it is comparable with no earlier version,
 champion. Versions are comparable if their tags `references` and `signature` are equal. The score is the main one of the task
 (evaluation/scoring.py). The outputs of a model for the test set are stored with it, so that any machine that reaches the registry can
 compare.
+
+Each further test set, `test_NAME`, has aliases of its own by the same rule, `champion-NAME` and `challenger-NAME`; the tags of a version
+for it end with `.test_NAME`. Test sets of two versions are the same if their references are, whatever they are called.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +21,16 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from flows.process.paths import AVERAGED, HYPOTHESES
+from flows.process.paths import AVERAGED
 from flows.record.server import connect, reaching
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring, scoring_of
 from transformer_core.files import sha256_of
-from transformer_core.tasks import task_of
+from transformer_core.tasks import TARGETS, direction_of, task_of
 
 CHAMPION, CHALLENGER, NO_ALIAS = "champion", "challenger", "no alias"
+MAIN_TEST = "test"
 # MLflow's folder for the files of a logged model.
 MODEL_ARTIFACTS = "artifacts"
 # Folder of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
@@ -34,7 +38,7 @@ EVALUATION = "evaluation"
 RULE = (
     f"`{CHAMPION}` is the latest version that was not significantly worse than the best earlier version (BLEU, or F1 of a parser, on the "
     f"same test set; p < {SIGNIFICANT} in a two-sided paired test); `{CHALLENGER}` is the latest version that is comparable with no "
-    "earlier one. Each version's tags name its rival and result."
+    f"earlier one; `{CHAMPION}-NAME` is that of the further test set test_NAME. Each version's tags name its rival and result."
 )
 
 
@@ -47,8 +51,8 @@ class Decision:
     rival: str = ""
     comparison: Comparison | None = None
 
-    def tags(self) -> dict[str, str]:
-        """Return the tags of the version that record the decision."""
+    def tags(self, split: str = MAIN_TEST) -> dict[str, str]:
+        """Return the tags of the version that record the decision on a test set."""
         tags = {"decision": self.alias or NO_ALIAS, "decision_reason": self.reason}
         if self.comparison is not None:
             tags |= {
@@ -56,7 +60,12 @@ class Decision:
                 f"rival_{self.comparison.score.key}_difference": f"{self.comparison.difference:+.2f}",
                 "rival_p_value": f"{self.comparison.p_value:.4f}",
             }
-        return tags
+        return {tag_of(key, split): value for key, value in tags.items()}
+
+
+def tag_of(key: str, split: str) -> str:
+    """Return the name of a version's tag for a test set."""
+    return key if split == MAIN_TEST else f"{key}.{split}"
 
 
 def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
@@ -81,53 +90,74 @@ def decision_of(version: ModelVersion) -> Decision | None:
     return None if alias is None else Decision("" if alias == NO_ALIAS else alias, version.tags["decision_reason"])
 
 
-def decide(client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
-    """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
-    task = scoring.task
-    if float(new.tags[task.key]) == 0:
+def decide(
+    client: MlflowClient,
+    new: ModelVersion,
+    scoring: Scoring,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    by: str,
+    split: str = MAIN_TEST,
+) -> Decision:
+    """Decide on the alias of a new version by the score `by` of a test set, a tag beside `references`, `signature` and the main score."""
+    task, suffix = scoring.task, split.removeprefix(MAIN_TEST).replace("_", "-", 1)
+    champion, challenger = CHAMPION + suffix, CHALLENGER + suffix
+    if float(new.tags[tag_of(task.key, split)]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, new, task.key)
+    best = best_ever(client, new, by, split)
     if best is None:
-        if str(client.get_registered_model(new.name).aliases.get(CHAMPION, new.version)) != str(new.version):
-            return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
+        if str(client.get_registered_model(new.name).aliases.get(champion, new.version)) != str(new.version):
+            return Decision(challenger, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
         first = int(new.version) == 1
-        return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")
+        return Decision(champion, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
-    comparison = next(scoring.comparisons(translations, hypotheses, references))
+    compared = scoring.comparisons(translations, hypotheses, references)
+    comparison = next(found for found in compared if found.score.key == by)
     worse = comparison.significant and comparison.difference < 0
     better = comparison.significant and comparison.difference > 0
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} {task.score}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {comparison.score.name}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
     )
-    return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
+    return Decision("" if worse else champion, reason, str(rival.version), comparison)
 
 
-def best_ever(client: MlflowClient, new: ModelVersion, score: str) -> tuple[ModelVersion, list[str]] | None:
+def best_ever(client: MlflowClient, new: ModelVersion, score: str, split: str) -> tuple[ModelVersion, list[str]] | None:
     """Return the comparable version with the highest `score`, a tag, whose outputs are stored (the oldest of several), and its outputs."""
-    versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
-    comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
-    for version in sorted(comparable, key=lambda version: (-float(version.tags[score]), int(version.version))):
-        if (translations := stored_hypotheses(client, version)) is not None:
+    comparable = []
+    keys = {"signature", f"{score}_signature"} & new.tags.keys()
+    for version in client.search_model_versions(f"name = '{new.name}'"):
+        same = _split_with(version, new.tags[tag_of("references", split)])
+        if version.version != new.version and same and all(version.tags.get(key) == new.tags[key] for key in keys):
+            comparable.append((-float(version.tags[tag_of(score, same)]), int(version.version), same, version))
+    for _, _, same, version in sorted(comparable, key=lambda found: found[:2]):
+        if (translations := stored_hypotheses(client, version, same)) is not None:
             return version, translations
     return None
 
 
-def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] | None:
-    """Return a version's outputs for the test set; None if they are not stored, or have changed since it was registered.
+def _split_with(version: ModelVersion, references: str) -> str | None:
+    """Return the test set of a version with these references, a SHA-256."""
+    keys = (key.split(".", 1) for key, value in version.tags.items() if value == references)
+    return next((name[0] if name else MAIN_TEST for key, *name in keys if key == "references"), None)
+
+
+def stored_hypotheses(client: MlflowClient, version: ModelVersion, split: str) -> list[str] | None:
+    """Return a version's outputs for a test set; None if they are not stored, or have changed since it was registered.
 
     Raises:
         MlflowException, OSError: the server or the artifact store is unavailable.
     """
+    name = f"{split}.hyp"
     try:
         folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{MODEL_ARTIFACTS}/{EVALUATION}"
         stored = mlflow.artifacts.list_artifacts(folder, tracking_uri=client.tracking_uri)
-        if not any(Path(item.path).name == HYPOTHESES for item in stored):
+        if not any(Path(item.path).name == name for item in stored):
             return None
         with TemporaryDirectory() as temporary:
-            file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{HYPOTHESES}", dst_path=temporary, tracking_uri=client.tracking_uri))
-            if sha256_of(file) != version.tags.get("hypotheses"):
+            file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{name}", dst_path=temporary, tracking_uri=client.tracking_uri))
+            if sha256_of(file) != version.tags.get(tag_of("hypotheses", split)):
                 return None
             return list(read_lines(file))
     except MlflowException as error:
@@ -166,15 +196,16 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     """Return the description of the version `model`, NAME/VERSION, in markdown: score, decision, training, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
+    several, asked = ("", "") if target != TARGETS else (f" Directions: {direction_of(manifest)}.", " --to LANGUAGE")
     return f"""\
 {task.headline(scores)} on {scores["lines"]:,} lines of test of {manifest["corpus"]} (`{scores["signature"]}`)
 
 {f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 
-{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*. Licence of the data: \
+{scoring_of(task).purpose.format(source=source, target=target)}{several} Trained as *{training}*. Licence of the data: \
 {manifest["licence"] or "none is stated"}.
 
 ```
-python -m flows.translate {model} < in.{source} > out.{target}
+python -m flows.translate {model}{asked} < in.{source} > out.{target}
 ```
 """

@@ -4,7 +4,7 @@ from functools import partial
 
 from flows.process.paths import BINARIZED, CLEAN, SUBWORD_MODEL
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.text import splits_of
+from transformer_core.corpus.text import PAIR_PARTS, read_lines, splits_of
 from transformer_core.corpus.tokens.binarizing import encode_split, write_split
 from transformer_core.corpus.tokens.binary import Meta
 from transformer_core.corpus.tokens.subword import Subword
@@ -23,7 +23,8 @@ def run(params: Params) -> str:
         for split in splits_of(CLEAN, f".{source}"):
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
-            written[split] = write(folder / split, encode_split(*sides, subword, limit, params.machine.workers))
+            names = read_lines(CLEAN / PAIR_PARTS) if split == "train" and (CLEAN / PAIR_PARTS).exists() else ()
+            written[split] = write(folder / split, encode_split(*sides, subword, limit, params.machine.workers), names=names)
         train = written["train"]
         if not train.pairs:
             raise configuration_error(

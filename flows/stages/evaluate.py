@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,15 @@ from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
-from transformer_core.config import Params
+from transformer_core.config import COMET, Params
+from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
 from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Comparison, Scoring, read_aligned, scoring_of
 from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -34,7 +36,9 @@ def run(params: Params) -> str:
     """Score the outputs, write score files, report and record, and print the table."""
     scoring = scoring_of(params.download.task, tokenizer_of(params.download.target, params.evaluate.tokenize))
     began = time.monotonic()
-    report = gather(params, scoring)
+    command, source = params.evaluate.comet, params.download.source
+    with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
+        report = gather(params, with_all)
     report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
     page = render(report, scoring)
     scores = scores_document(report, scoring)
@@ -95,7 +99,16 @@ def gather(params: Params, scoring: Scoring) -> Report:
         hypotheses=hypotheses,
         attention=attention,
         lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
+        gains=dict(gains(sets, scoring)) if params.train.init_from else {},
     )
+
+
+def gains(sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], scoring: Scoring) -> Iterator[tuple[str, Comparison]]:
+    """Yield the test sets and the comparison with the model that the training started from, by the main score."""
+    for split, (outputs, references) in sets.items():
+        if split != "valid":
+            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
+            yield split, next(scoring.comparisons(before, outputs, references))
 
 
 def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
@@ -161,6 +174,7 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
         **_rounded(test.shares),
         "valid": values["valid"],
         **({"tests": further} if further else {}),
+        **({"gains": {split: _gain(gain) for split, gain in report.gains.items()}} if report.gains else {}),
     }
 
 
@@ -171,10 +185,17 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
     """
     training, main = read_output(paths.TRAINING_METRICS), scoring.task.key
     named = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: scores[name] for name in (*(score.key for score in scoring.scores), *named) if name in scores}
+    test = {name: scores[name] for name in (*(score.key for score in scoring.scores), *named, COMET) if name in scores}
     valid, last = {main: scores["valid"][main]}, {"perplexity": round(training["valid_perplexity"], 2)}
-    further = {name: {key: of_split[key] for key in (main, *named)} for name, of_split in scores.get("tests", {}).items()}
+    further = {
+        name: {key: of_split[key] for key in (main, *named, COMET) if key in of_split} for name, of_split in scores.get("tests", {}).items()
+    }
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
+
+
+def _gain(gain: Comparison) -> dict[str, float]:
+    values = {"before": gain.baseline, "gain": gain.difference, "low": gain.low, "high": gain.high}
+    return {**_rounded(values), "p_value": round(gain.p_value, 4)}
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

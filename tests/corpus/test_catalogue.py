@@ -110,6 +110,7 @@ FAULTS = [
     ("- sacrebleu: wmt13", "sacrebleu", "splits.valid: must be a list of sources, each one of files, https"),
     ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      mtdata: x", "splits.valid.0: must be exactly one of files, https, "),
     ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      weight: 2", "splits.valid: weight is allowed in train only"),
+    ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      name: new", "splits.valid: name is allowed in train only"),
     ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      weight: 0", "splits.valid.0.weight: must be greater than 0, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
@@ -119,7 +120,7 @@ FAULTS = [
         "splits.valid: translated is allowed in train only. Scores must be computed on text by people.",
     ),
     ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
-    ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
+    ("- sacrebleu: wmt13", "- {sacrebleu: wmt13, tag: <b t>}", "splits.valid.0.tag: must be a symbol without white space"),
     (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
 ]
 

@@ -22,7 +22,7 @@ from tests.clone import DATA
 from transformer_core.evaluation.bleu import as_outputs
 from transformer_core.evaluation.metrics import SCORING
 from transformer_core.evaluation.scoring import Comparison, read_aligned
-from transformer_core.evaluation.significance import TRIALS, interval, p_value, scores_of, statistics_of
+from transformer_core.evaluation.significance import TRIALS, compared, interval, p_value, scores_of, statistics_of
 
 SYSTEMS, REFERENCE = DATA / "peer/wmt17_ende_systems", "reference.detok.de"
 BEST, NEXT, TWIN, WORST = (
@@ -112,6 +112,16 @@ def test_of_systems_that_do_not_differ_one_in_twenty_differs_significantly() -> 
         found = [p_value(*pair, scores_of(metric), trials=500) < 0.05 for pair in pairs]
         # 0.05 less what 500 trials round off, within three standard errors.
         assert np.mean(found) == pytest.approx(0.05, abs=3 * math.sqrt(0.05 * 0.95 / 1_000)), metric
+
+
+def test_the_interval_of_a_difference_is_that_of_the_gains_of_single_lines() -> None:
+    """A score that is a mean of lines: its standard error is that of the lines' gains, whatever the lines have in common."""
+    random = np.random.default_rng(1)
+    common, gains = random.normal(0, 30, 400), random.normal(2, 3, 400)
+    first, second = ((common + add)[:, None] for add in (0, gains))
+    found = compared(SCORING.scores[0], first, second, lambda sums: sums[:, 0] / 400, "")
+    half = 1.96 * gains.std() / 20
+    assert (found.low, found.high) == pytest.approx((gains.mean() - half, gains.mean() + half), abs=0.1 * half)
 
 
 def test_an_interval_stays_within_the_scale_which_ends_at_a_hundred_but_for_ter() -> None:

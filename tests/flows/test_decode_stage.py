@@ -62,6 +62,16 @@ def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(eng
     assert statistics["test"]["log_probability_a_token"] == pytest.approx(log_probability / tokens, abs=1e-4)
 
 
+def test_the_test_sets_are_translated_by_the_model_that_the_training_started_from_too(here: Path) -> None:
+    start = write_drawn(here / "pretrained/first", seed=2)
+    run(changed(changed(params("torch"), "train", init_from="first"), "bpe", init_from="first"))
+    search = Search(4, 1.0, "power", max_extra=3)
+    wanted = [ranked[0].text for ranked in Translator.load(start).translate([*TEXT, ""], search)]
+    assert (here / "results/decode/start/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] != wanted
+    assert not (here / "results/decode/start/valid.hyp").exists()
+
+
 def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     subword = Subword.load(here / "models/averaged/spm.model")
     run(params("torch"))

@@ -11,15 +11,16 @@ import pytest
 from mlflow import MlflowClient
 
 from flows import translate
-from flows.process.paths import AVERAGED, DECODED, PUBLISHED, REPORT, SENTENCES
+from flows.process.paths import AVERAGED, DECODED, PUBLISHED, RAW, REPORT, SCORES, SENTENCES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
+from flows.record.registry import stored_hypotheses
 from flows.record.run import RunRecord, records
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, LINES, REFERENCES, before_publish, points, recorded, set_search, training
+from tests.flows.publishing import FINGERPRINT, LINES, REFERENCES, SCORES_OF_SET, before_publish, points, recorded, set_search, training
 from tests.flows.stages import changed
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
@@ -115,6 +116,17 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
         assert Path("out.de").read_text(encoding="utf-8").split("\n")[:-1] == wanted
     Path("params.yaml").unlink()  # $MLFLOW_TRACKING_URI names the registry, too.
     assert translate.main([*command, "--sample", "2"]) == 0
+
+
+def test_a_further_test_set_has_its_outputs_tags_and_champion(params: Params, client: MlflowClient) -> None:
+    scores = read_json(SCORES)
+    write_json(SCORES, scores | {"tests": {"test_news": SCORES_OF_SET | {"lines": 60}}})
+    shutil.copyfile(RAW / "test.de", RAW / "test_news.de")
+    shutil.copyfile(DECODED / "test.hyp", DECODED / "test_news.hyp")
+    publish.run(params)
+    version = client.get_model_version_by_alias("tatoeba-en-de", "champion-news")
+    assert version.tags.items() >= {"bleu": "86.41", "bleu.test_news": "90.0", "decision.test_news": "champion-news"}.items()
+    assert stored_hypotheses(client, version, "test_news") == REFERENCES
 
 
 def test_other_outputs_are_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:

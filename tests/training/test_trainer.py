@@ -25,7 +25,7 @@ import torch
 
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.refusals import refused
-from transformer_core.config import Train
+from transformer_core.config import MixStage, Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -53,10 +53,10 @@ STILL = replace(SIZE, dropout=0.0)
 VOCAB = 30
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
-    init_from=None, updates=24, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
+    init_from=None, updates=24, mix=None, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
     learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
-    label_smoothing=0.1, bpe_dropout=0.0, r_drop=0.0,
-    validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
+    label_smoothing=0.1, bpe_dropout=0.0, modifiers={}, r_drop=0.0,
+    validate_every=12, bleu_sentences=1, best_by="nll", comet=None, patience=0,
     save_every=10, keep=2, keep_best=0,
 )  # fmt: skip
 
@@ -197,15 +197,16 @@ def test_a_gpu_finds_the_gradients_of_a_cpu(split: BinarizedSplit, tmp_path: Pat
 SEGMENTED_ANEW = SETTINGS.model_copy(update={"bpe_dropout": 0.3})
 
 
-def segmenting(text: Path) -> tuple[BinarizedSplit, BpeDropout]:
+def segmenting(text: Path, settings: Train = SEGMENTED_ANEW) -> tuple[BinarizedSplit, BpeDropout]:
     split = open_split(text / "train")
-    return split, BpeDropout(Subword.load(text / "spm.model"), split, SEGMENTED_ANEW)
+    return split, BpeDropout(Subword.load(text / "spm.model"), split, settings)
 
 
 LOW = {"updates": 40, "warmup": 20}
 CUT: dict[str, dict[str, Any]] = {
     "plain": {},
     "BPE-dropout": {"bpe_dropout": 0.3},
+    "modifiers": {"modifiers": {"typos": 0.5}},
     "bf16": {"precision": "bf16"} | LOW,
     "fp16, whose state has its scaler, and R-Drop": {"precision": "fp16", "r_drop": 5.0} | LOW,
 }
@@ -219,8 +220,8 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(
     """One training is stopped again and again: its weights and records are those of a training that is not. In low precision it learns."""
     settings = SETTINGS.model_copy(update=changes)
     new_dropout: Callable[[], BpeDropout | None] = lambda: None  # noqa: E731
-    if settings.bpe_dropout:
-        split, new_dropout = segmenting(text)[0], lambda: segmenting(text)[1]
+    if settings.segments_anew:
+        split, new_dropout = segmenting(text)[0], lambda: segmenting(text, settings)[1]
     straight, watcher, stopped = build(device=device), Watcher(), Watcher()
     whole = trainer_of(straight, split, tmp_path / "straight", settings, watcher, bpe_dropout=new_dropout())
     whole.run()
@@ -482,6 +483,16 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
     progress = trainer.run()
     assert progress.update == 14  # The best was the fourth validation, after update 8; three more were not better.
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [4, 8, 14]
+
+
+def test_patience_counts_the_validations_of_the_last_stage_alone(split: BinarizedSplit, tmp_path: Path) -> None:
+    stages = [MixStage(until=0.1, weights={"old": 1}), MixStage(weights={"old": 1, "new": 1})]
+    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 0, "mix": stages}
+    parts = replace(split, part_names=["old", "new"], part_of=np.arange(len(split), dtype=np.uint16) % 2)
+    nlls = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+    settings = SETTINGS.model_copy(update=changes)
+    # The first stage ends after update 10; the best validation after it is that after update 14, and three more were not better.
+    assert trainer_of(build(), parts, tmp_path, settings, validate=scripted(nlls)).run().update == 20
 
 
 def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(split: BinarizedSplit, tmp_path: Path) -> None:
@@ -796,7 +807,7 @@ def trained(
         return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
 
     split = open_split(data / "train")
-    dropout = BpeDropout(Subword.load(data / "spm.model"), split, settings) if settings.bpe_dropout else None
+    dropout = BpeDropout(Subword.load(data / "spm.model"), split, settings) if settings.segments_anew else None
     trainer = Trainer(model, split, settings, rank, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
     assert trainer.resume() == resume
     try:
@@ -810,7 +821,7 @@ def trained(
 def of_rank(rank: Rank, data: Path, text: Path, out: Path) -> None:
     """Train in several ways, as one of the ranks; rank 0 writes what all of them found to `out`."""
     found: dict[str, Any] = {precision: trained(rank, data, out / precision, precision, **CALM) for precision in ("float64", "float32")}
-    found["bpe_dropout"] = trained(rank, text, out / "bpe_dropout", "float64", bpe_dropout=0.3, **CALM)
+    found["bpe_dropout"] = trained(rank, text, out / "bpe_dropout", "float64", bpe_dropout=0.3, modifiers={"typos": 0.3}, **CALM)
     found["r_drop"] = trained(rank, data, out / "r_drop", "float64", r_drop=5.0, **CALM)
     if rank.world_size == 1:
         found["alone"] = trained(rank, data, out / "alone", "float64", validate_every=24)["weights"]

@@ -48,7 +48,18 @@ def add_to(commands: Commands) -> None:
             f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
         )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-    new.set_defaults(run=run_new)
+    new.set_defaults(run=run_new, start=None, mix=None)
+    summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
+    tune = add_command(subcommands, "tune", summary, "transformer-core data tune letters letters.en letters.de --from models/averaged")
+    tune.add_argument("name", metavar="NAME", help="name of the corpus")
+    tune.add_argument("files", metavar="FILE", nargs="*", type=Path, help="two texts or one file; none for a corpus that is there")
+    tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
+    tune.add_argument("--mix", metavar="CORPUS", help="corpus for half of the training pairs; its test set is scored, too")
+    tune.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
+    for split in ("valid", "test"):
+        tune.add_argument(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"file or files of {split}")
+    of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines")
+    tune.set_defaults(run=run_new, **dict.fromkeys(of_new))
     update = add_command(
         subcommands,
         "update",
@@ -69,10 +80,10 @@ def add_to(commands: Commands) -> None:
 
 
 def run_new(arguments: argparse.Namespace) -> int:
-    """Write a catalogue entry for the files, and params.yaml from the recipe own-data."""
+    """Write a catalogue entry for the files, and params.yaml from the recipe own-data, or to train a model further."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
-    from transformer_core.corpus.sources.catalogue import load_entry
+    from transformer_core.corpus.sources.catalogue import find_entry, load_entry
     from transformer_core.corpus.sources.local_corpus import check_unused, described, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
@@ -80,24 +91,40 @@ def run_new(arguments: argparse.Namespace) -> int:
         if len(files) > 2:
             raise configuration_error(f"{files[2]}: a third file", "Name one file of each language, or one of both.")
     if not arguments.force:
-        check_unused(arguments.name)
+        if arguments.files:
+            check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
-    if (first := str(arguments.files[0])).startswith("hf:"):
-        _take_dataset(arguments, first.removeprefix("hf:"))
-    entry = new_entry(
-        arguments.name,
-        *arguments.files,
-        source=arguments.source,
-        target=arguments.target,
-        source_language=arguments.source_language,
-        target_language=arguments.target_language,
-        valid=arguments.valid_lines or arguments.valid,
-        test=arguments.test_lines or arguments.test,
-    )
+    if arguments.start:  # Before the entry is written.
+        from transformer_core.models.directory import CONFIG, read_config
+
+        read_config(arguments.start / CONFIG)
+    if arguments.mix:
+        find_entry(arguments.mix, "--mix")
+    if arguments.files:
+        if (first := str(arguments.files[0])).startswith("hf:"):
+            _take_dataset(arguments, first.removeprefix("hf:"))
+        entry = new_entry(
+            arguments.name,
+            *arguments.files,
+            source=arguments.source,
+            target=arguments.target,
+            source_language=arguments.source_language,
+            target_language=arguments.target_language,
+            valid=arguments.valid_lines or arguments.valid,
+            test=arguments.test_lines or arguments.test,
+        )
+    else:
+        entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
-    recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
+    if arguments.start:
+        from transformer_core.tuning import settings  # Here, because a model's config needs torch.
+
+        written = settings(entry, arguments.start, arguments.mix, count_words=not unspaced)
+    else:
+        written = recipes.for_entry(entry)
+    recipes.write(written, PARAMS_FILE, force=arguments.force)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
     for line in described(entry):

@@ -71,6 +71,7 @@ def add_to(commands: Commands) -> None:
         required=True,
         help="for example models/averaged; several translate together",
     )
+    add("--to", metavar="LANGUAGE", help="target language of a model of several directions")
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next")
     searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
@@ -101,6 +102,7 @@ def add_to(commands: Commands) -> None:
         help="a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
+    add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
@@ -135,12 +137,12 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from transformer_core.decoding.engine import choose_engine, load_engine, translated
-    from transformer_core.decoding.lines import LineReader, most_tokens
+    from transformer_core.decoding.lines import LineReader, most_tokens, to_language
     from transformer_core.models.directory import CONFIG, read_config
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
@@ -157,7 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input))
+        marked = to_language(config, engine.subword, arguments.to, "--to")
+        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input), marked)
         begun: deque[list[Line]] = deque()
         chunks = _chunks(lines, at_once, reader, begun, arguments.prefixes, engine)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
@@ -178,8 +181,11 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
     """
     from transformer_core.config import PAPER_SEARCH
     from transformer_core.decoding.engine import DecodingRequest, model_gives_way
+    from transformer_core.decoding.glossary import read_glossary
     from transformer_core.decoding.lines import most_tokens
 
+    if arguments.glossary and (arguments.sample or arguments.prefixes):
+        raise configuration_error("--glossary: not with --sample or --prefixes")
     scored = config.decode
     engine, precision = arguments.engine, arguments.precision
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
@@ -194,6 +200,7 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         scored=arguments.nbest or arguments.scores,
         longest=most_tokens(config, None, arguments.max_input) + arguments.max_extra,
         shortlist=arguments.shortlist,
+        glossary=read_glossary(arguments.glossary) if arguments.glossary else None,
     )
     return model_gives_way(engine, precision, arguments.engine, wanted)
 

@@ -23,6 +23,9 @@ SPLITS = ("train", "valid", "test")
 FURTHER_TEST = "test_"
 # File of data/raw with the weight of each pair of train, a line each; there is none if all weights are 1.
 PAIR_WEIGHTS = "train.weights"
+# File of data/raw and data/clean with the name of each training pair's part, a line each; there is none if no source has a name.
+PAIR_PARTS = "train.parts"
+UNNAMED_PART = "other"
 # Number of pairs in a worker's task.
 PAIRS_PER_CHUNK = 10_000
 

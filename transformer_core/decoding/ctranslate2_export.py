@@ -15,7 +15,7 @@ from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
-from transformer_core.decoding.translator import load_subword
+from transformer_core.decoding.translator import load_subword, targets_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory, write_json
 from transformer_core.models.attention import MultiHeadAttention
@@ -25,6 +25,7 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForwa
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
+from transformer_core.tasks import tag_of
 
 # Length of the table of encodings of a model without a largest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
 # differ from the paper's.)
@@ -32,7 +33,8 @@ TABLE_POSITIONS = 4096
 
 # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 _MAP = "vmap.txt"
-# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package.
+# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package. Of a model of
+# several directions also the pieces before those of a source, by target.
 _SEARCH = "search.json"
 _FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _MAP}
 
@@ -75,7 +77,11 @@ def export_model(source: Path, out: Path) -> None:
         spec.save(str(temporary))
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
         search = config.decode or PAPER_SEARCH
-        write_json(temporary / _SEARCH, {"beam_size": search.beam, "length_penalty": search.alpha})
+        tags = {target: [subword.pieces[token] for token in subword.encode(tag_of(target))[:-1]] for target in targets_of(config, subword)}
+        write_json(
+            temporary / _SEARCH,
+            {"beam_size": search.beam, "length_penalty": search.alpha, **({"source_prefixes": tags} if tags else {})},
+        )
         if (source / SHORTLIST).is_file():
             write_lines(temporary / _MAP, _vocabulary_map(Shortlist.load(source / SHORTLIST, subword.vocab_size), subword.pieces))
 

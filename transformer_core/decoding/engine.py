@@ -14,6 +14,7 @@ from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
+from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
@@ -40,6 +41,7 @@ class DecodingRequest:
         scored: whether scores or several translations of a line are wanted.
         longest: largest number of tokens of a line or of its translation.
         shortlist: whether the search is among the subwords on shortlists.
+        glossary: wanted translations of terms; for a beam search without prefixes.
     """
 
     models: Sequence[Path]
@@ -50,6 +52,7 @@ class DecodingRequest:
     scored: bool = False
     longest: int = 0
     shortlist: bool = False
+    glossary: Glossary | None = None
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""
@@ -59,6 +62,8 @@ class DecodingRequest:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
             return "CTranslate2 is not used with prefixes"
+        if self.glossary:
+            return "CTranslate2 is not used with a glossary"
         if self.device is not None and self.device.type != "cpu":
             return "CTranslate2 is not used on a GPU"
         if self.precision not in get_args(CTranslate2Precision):
@@ -166,6 +171,8 @@ def translated(
 def _begin(
     engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
+    if isinstance(engine, Translator) and wanted.glossary and isinstance(wanted.search, Search):
+        return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
     assert isinstance(wanted.search, Search)

@@ -7,17 +7,18 @@ same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.diagnosis import fit, unread_source
 from transformer_core.evaluation.examples import Example, GroupScore
 from transformer_core.evaluation.pages import page
-from transformer_core.evaluation.scoring import Scores, Scoring
+from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
 from transformer_core.evaluation.variety import collapse, in_words
 from transformer_core.pictures.attention_maps import layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
+from transformer_core.tasks import direction_of
 
 if TYPE_CHECKING:
     from transformer_core.pictures.attention_maps import AttentionMaps
@@ -63,6 +64,7 @@ class Report:
         right: whether each sentence's output is exactly right; its own score cannot tell.
         sources: lines of the test set; `references` and `hypotheses` correspond line by line.
         attention: attention in one sentence, or the reason for showing none.
+        gains: by test set the comparison with the model that the training started from, if it started from one.
     """
 
     manifest: Mapping[str, Any]
@@ -84,6 +86,7 @@ class Report:
     hypotheses: Sequence[str]
     attention: Attended | str
     lineage: Lineage
+    gains: Mapping[str, Comparison] = field(default_factory=dict)
 
 
 def render(report: Report, scoring: Scoring) -> str:
@@ -94,6 +97,7 @@ def render(report: Report, scoring: Scoring) -> str:
         f"{scoring.task.name}.html",
         scoring.package,
         report=report,
+        direction=direction_of(report.manifest),
         scoring=scoring,
         test=test,
         score=scoring.task.score,

@@ -72,6 +72,7 @@ class Comparison:
         candidate: score of the second system, in percent.
         p_value: probability of such a difference by chance; 1 if there is no difference.
         signature: record of how the scores and the p-value were computed.
+        low: lower end of the 95% interval of the difference; `high` is the upper end.
     """
 
     score: Score
@@ -79,6 +80,8 @@ class Comparison:
     candidate: float
     p_value: float
     signature: str
+    low: float
+    high: float
 
     @property
     def difference(self) -> float:

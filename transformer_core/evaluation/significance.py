@@ -38,7 +38,7 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
     if len(hypotheses) != len(references) or not references:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     statistics = statistics_of(metric, hypotheses, references)
-    mean, half = estimate_ci(_resampled_scores(metric, statistics))
+    mean, half = estimate_ci(_resampled_scores(scores_of(metric), statistics))
     most = np.inf if isinstance(metric, TER) else 100.0
     low, high = (min(max(float(end), 0.0), most) for end in (mean - half, mean + half))
     return scores_of(metric)(statistics.sum(0, np.float64)[None])[0], low, high
@@ -60,9 +60,10 @@ def compare(score: Score, metric: Metric, baseline: Sequence[str], candidate: Se
 
 
 def compared(score: Score, first: Counts, second: Counts, scores: ScoreOf, signature: str) -> Comparison:
-    """Compare two systems by the counts of their sentences."""
+    """Compare two systems by the counts of their sentences; both are scored on the same resamples for the interval of the difference."""
     before, after = scores(np.stack([counts.sum(0, np.float64) for counts in (first, second)])).tolist()
-    return Comparison(score, before, after, p_value(first, second, scores), signature)
+    mean, half = estimate_ci(_resampled_scores(scores, second) - _resampled_scores(scores, first))
+    return Comparison(score, before, after, p_value(first, second, scores), signature, float(mean - half), float(mean + half))
 
 
 def p_value(first: Counts, second: Counts, scores: ScoreOf, trials: int = TRIALS) -> float:
@@ -97,8 +98,8 @@ def scores_of(metric: Metric) -> ScoreOf:
     return lambda sums: np.array([metric._compute_score_from_stats(counts).score for counts in sums.tolist()])
 
 
-def _resampled_scores(metric: Metric, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+def _resampled_scores(scores: ScoreOf, statistics: Counts) -> NDArray[np.float64]:
     """Return the score of each resample, (resamples,); the same resamples for all statistics of one number of lines."""
     random, lines = np.random.default_rng(SEED), len(statistics)
     sums = (statistics[random.choice(lines, size=lines)].sum(0) for _ in range(RESAMPLES))
-    return scores_of(metric)(np.stack(list(sums)))
+    return scores(np.stack(list(sums)))

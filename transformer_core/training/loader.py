@@ -171,13 +171,21 @@ def _power_of_two(number: int) -> int:
 
 
 def shares(
-    plan: BatchPlan, split: BinarizedSplit, rank: Rank, cursor: Cursor, make_batch: MakeBatch, bpe_dropout: BpeDropout | None = None
+    plan: BatchPlan,
+    split: BinarizedSplit,
+    rank: Rank,
+    cursor: Cursor,
+    make_batch: MakeBatch,
+    bpe_dropout: BpeDropout | None = None,
+    done: int = 0,
 ) -> Generator[RankBatch]:
     """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
 
+    `done` is the number of updates before.
+
     With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
     """
-    updates = plan.updates_from(cursor)
+    updates = plan.updates_from(cursor, done)
     mine = slice(rank.index, None, rank.world_size)
 
     def make() -> RankBatch:

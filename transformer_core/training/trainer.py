@@ -15,6 +15,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.mixing import mix_of
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.ops.choice import prepare_for_training
@@ -54,7 +55,7 @@ class Trainer:
 
     Raises:
         UserError: exit code 78, on every rank; ranks have other precisions, kernels or versions of torch or of this package.
-        ValueError: `bpe_dropout` is given and `settings.bpe_dropout` is 0, or `bpe_dropout` is None and `settings.bpe_dropout` is not 0.
+        ValueError: `bpe_dropout` is given and not `settings.segments_anew`, or the other way round.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Trainer:
         machine_flops: float = math.inf,
         bpe_dropout: BpeDropout | None = None,
     ) -> None:
-        if (bpe_dropout is None) != (settings.bpe_dropout == 0):
-            raise ValueError(f"settings.bpe_dropout is {settings.bpe_dropout:g}, and bpe_dropout is {bpe_dropout}")
+        if (bpe_dropout is None) == settings.segments_anew:
+            raise ValueError(f"settings.segments_anew is {settings.segments_anew}, and bpe_dropout is {bpe_dropout}")
         self._model = model
         self._split = split
         self._settings = settings
@@ -83,7 +84,12 @@ class Trainer:
         self._machine_flops = machine_flops
         self._bpe_dropout = bpe_dropout
         self._plan = BatchPlan(
-            split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
+            split.source.lengths,
+            split.target.lengths,
+            settings.tokens_per_update,
+            settings.tokens_per_microbatch,
+            settings.seed,
+            mix_of(settings, split),
         )
         ops = prepare_for_training(model, rank.device, settings.precision, settings.passes)
         budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
@@ -187,7 +193,8 @@ class Trainer:
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        with closing(shares(self._plan, self._split, self._rank, cursor, self._make_batch, self._bpe_dropout)) as coming:
+        begun = shares(self._plan, self._split, self._rank, cursor, self._make_batch, self._bpe_dropout, self.progress.update)
+        with closing(begun) as coming:
             if self.progress.update:  # A kill may have prevented the validation and the checkpoint after the restored state.
                 self._validate_and_keep()
             while not self._ended():
@@ -213,7 +220,9 @@ class Trainer:
 
     def _ended(self) -> bool:
         patience = self._settings.patience
-        waited = validations_since_best(self.progress.scores, self._settings.best_by)
+        begins = self._settings.stage_ends[-1] if self._settings.stage_ends else 0
+        of_last_stage = {update: score for update, score in self.progress.scores.items() if update > begins}
+        waited = validations_since_best(of_last_stage, self._settings.best_by)
         return self.progress.update >= self._settings.updates or 0 < patience <= waited
 
     # Totals of updates.

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_core.corpus.tokens.mixing import Mix
+
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer[Any]]
 
@@ -48,12 +50,19 @@ class BatchPlan:
         source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
         tokens_per_update: maximum number of source tokens, and of target tokens, of an update.
         tokens_per_microbatch: maximum of rows times longest side of a micro-batch.
+        mix: the pairs that an epoch draws, which may have some of them several times; None has each once.
 
     Raises `ValueError`: a pair is longer than a budget.
     """
 
     def __init__(
-        self, source_lengths: Lengths, target_lengths: Lengths, tokens_per_update: int, tokens_per_microbatch: int, seed: int
+        self,
+        source_lengths: Lengths,
+        target_lengths: Lengths,
+        tokens_per_update: int,
+        tokens_per_microbatch: int,
+        seed: int,
+        mix: Mix | None = None,
     ) -> None:
         self._source_lengths = source_lengths
         self._target_lengths = target_lengths
@@ -63,20 +72,30 @@ class BatchPlan:
         if longest > self._rows_times_longest or longest >> _LENGTH_BITS:
             raise ValueError(f"a pair of {longest} tokens, and {self._rows_times_longest} in a micro-batch")
         self._seed = seed
+        self._mix = mix
 
-    def updates_from(self, cursor: Cursor) -> Iterator[tuple[GlobalBatch, Cursor]]:
-        """Yield updates without end from a cursor on, each with the cursor after it."""
+    def updates_from(self, cursor: Cursor, update: int = 0) -> Iterator[tuple[GlobalBatch, Cursor]]:
+        """Yield updates without end from a cursor on, each with the cursor after it.
+
+        `update` is the number of updates before the cursor, for the mix: with a new stage a new epoch begins.
+        """
+        ends = self._mix.ends if self._mix else ()
         epoch, done = cursor.epoch, cursor.done
+        if any(update - done < end <= update for end in ends):  # The cursor is at the end of a stage, within an epoch of it.
+            epoch, done = epoch + 1, 0
         while True:
-            updates = self.epoch(epoch)
+            updates = self.epoch(epoch, self._mix.stage_after(update) if self._mix else 0)
             for number in range(done, len(updates)):
+                update += 1
                 yield updates[number], Cursor(epoch, number + 1)
+                if update in ends:
+                    break
             epoch, done = epoch + 1, 0
 
-    def epoch(self, epoch: int) -> list[GlobalBatch]:
-        """Return all updates of one epoch (numbered from 0); each pair is in exactly one of them."""
+    def epoch(self, epoch: int, stage: int = 0) -> list[GlobalBatch]:
+        """Return all updates of one epoch (numbered from 0) in a stage of the mix; without one each pair is in exactly one of them."""
         random = np.random.default_rng([self._seed, epoch])
-        microbatches = self._microbatches(random)
+        microbatches = self._microbatches(random, stage)
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
@@ -86,8 +105,8 @@ class BatchPlan:
         numbers = int(microbatches.positions.argmax()), int(tokens.argmax()), len(microbatches.starts) - 1
         return [microbatches.pairs(number) for number in dict.fromkeys(numbers)]
 
-    def _microbatches(self, random: np.random.Generator) -> "_Microbatches":
-        ordered = self._by_length(random)
+    def _microbatches(self, random: np.random.Generator, stage: int | None = None) -> "_Microbatches":
+        ordered = self._by_length(random, stage)
         source, target = self._source_lengths[ordered], self._target_lengths[ordered]
         starts = np.fromiter(microbatch_starts(np.maximum(source, target), self._rows_times_longest), np.int64)
         rows = np.diff(starts, append=len(ordered))
@@ -95,9 +114,10 @@ class BatchPlan:
         source_tokens, target_tokens = (np.add.reduceat(side, starts, dtype=np.int64) for side in (source, target))
         return _Microbatches(ordered, starts, source_tokens, target_tokens, positions)
 
-    def _by_length(self, random: np.random.Generator) -> Indices:
-        """Order the pairs by their longer side, then the target, then the source; in random order where these are equal."""
-        shuffled = random.permutation(len(self._source_lengths))
+    def _by_length(self, random: np.random.Generator, stage: int | None) -> Indices:
+        """Order a stage's pairs, or all, by their longer side, then the target, then the source; in random order where these are equal."""
+        drawn = self._mix.drawn(stage, random) if self._mix and stage is not None else np.arange(len(self._source_lengths))
+        shuffled = random.permutation(drawn)
         # One number for all three keys, because at 36 million pairs each array takes 288 MB.
         keys = np.maximum(self._source_lengths, self._target_lengths).astype(np.uint64)
         for lengths in (self._target_lengths, self._source_lengths):

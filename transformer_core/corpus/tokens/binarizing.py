@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
-from transformer_core.corpus.tokens.binary import META, Meta, StoredIds, shard_files, token_type
+from transformer_core.corpus.tokens.binary import META, PARTS, Meta, StoredIds, shard_files, token_type
 from transformer_core.corpus.tokens.subword import UNK, Subword
 from transformer_core.files import sha256_of, write_json
 from transformer_core.processes import in_order, workers_for
@@ -66,12 +66,24 @@ def encode_split(
             bar.update(len(part.lines) + part.dropped)
 
 
-def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash: str, vocab_size: int, source: str, target: str) -> Meta:
-    """Write parts as shards to a new folder, with meta.json; a shard consists of whole parts."""
+def write_split(
+    folder: Path,
+    parts: Iterable[EncodedPairs],
+    *,
+    vocabulary_hash: str,
+    vocab_size: int,
+    source: str,
+    target: str,
+    names: Iterable[str] = (),
+) -> Meta:
+    """Write parts as shards to a new folder, with meta.json; a shard consists of whole parts. `names` are the lines of `PAIR_PARTS`."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     pairs = dropped = shards = 0
     tokens, unknown = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    numbers: dict[str, int] = {}
+    part_of_line = np.fromiter((numbers.setdefault(name, len(numbers)) for name in names), np.uint16)
+    kept: list[NDArray[np.int64]] = []
     for shard in _shards(parts):
         dropped += sum(part.dropped for part in shard)
         unknown += np.sum([part.unknown for part in shard], axis=0)
@@ -84,7 +96,11 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
         for path, array in zip(shard_files(folder, shards), arrays, strict=True):
             np.save(path, array)
             files[path.name] = sha256_of(path)
+        kept += [lines] if numbers else []
         pairs, tokens, shards = pairs + len(lines), tokens + lengths.sum(axis=0), shards + 1
+    if numbers:
+        np.save(folder / PARTS, part_of_line[np.concatenate([np.zeros(0, np.int64), *kept]) - 1])
+        files[PARTS] = sha256_of(folder / PARTS)
     source_tokens, target_tokens = map(int, tokens)
     source_unknown, target_unknown = map(int, unknown)
     meta = Meta(
@@ -100,8 +116,9 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash:
         target_unknown=target_unknown,
         shards=shards,
         files=files,
+        parts=[*numbers],
     )
-    write_json(folder / META, meta.model_dump())
+    write_json(folder / META, meta.model_dump(exclude=set() if numbers else {"parts"}))
     return meta
 
 

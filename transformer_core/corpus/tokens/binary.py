@@ -3,13 +3,14 @@
 Each split has a folder of its own, so that a new test set changes nothing that a training reads. Its shard n has three arrays:
 NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the offset of each of these sentences, and the end;
 NNNNN.lines.npy the number of each pair's line in the text.
+Beside the shards, parts.npy has the number of each pair's part if sources of the corpus have names; meta.json has the names.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of
 from transformer_core.schema import NonNegativeInt, PositiveInt, Section, check_document
 
 META = "meta.json"
+PARTS = "parts.npy"
 _REMEDY = "Make it again with: dvc repro --force --single-item binarize"
 
 StoredIds = NDArray[np.uint16] | NDArray[np.uint32]
@@ -47,6 +50,7 @@ class Meta(Section):
     target_unknown: NonNegativeInt | None = None
     shards: NonNegativeInt
     files: dict[str, str]
+    parts: list[str] = Field(default_factory=list)
 
 
 class Sentences:
@@ -106,11 +110,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class BinarizedSplit:
-    """The two sides of a split: pair i is `source[i]`, `target[i]`; `shard_lines` are the line numbers of each shard's pairs."""
+    """The two sides of a split: pair i is `source[i]`, `target[i]`; `shard_lines` are the line numbers of each shard's pairs.
+
+    `part_of` is, of each pair, the place of its part in `part_names`; empty in a corpus without named parts.
+    """
 
     source: Sentences
     target: Sentences
     shard_lines: Sequence[NDArray[np.int64]]
+    part_names: Sequence[str] = ()
+    part_of: NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, np.uint16))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -158,7 +167,8 @@ def open_split(folder: Path) -> BinarizedSplit:
     meta = read_meta(folder)
     shards = [_open_shard(folder, number) for number in range(meta.shards)]
     both = [(tokens, offsets) for tokens, offsets, _ in shards]
-    opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), [lines for _, _, lines in shards])
+    part_of = _open_array(folder / PARTS) if meta.parts else np.zeros(0, np.uint16)
+    opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), [lines for _, _, lines in shards], meta.parts, part_of)
     if len(opened) != meta.pairs:
         raise UserError(f"{folder}: {len(opened):,} pairs, but {META} says {meta.pairs:,}", _REMEDY)
     return opened

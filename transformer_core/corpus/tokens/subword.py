@@ -127,6 +127,13 @@ class Subword:
         return all(self.processor.normalize(probe).strip(SPACE_MARK) == expected[probe] for probe in probes)
 
     @property
+    def forms(self) -> list[str]:
+        """The forms of characters that it replaces (`bpe.normalise`)."""
+        probes = {"width": "\uff11", "quotes": "\u201c", "nfkc": "\ufb01"}
+        found = [form for form, probe in probes.items() if self.processor.normalize(probe).strip(SPACE_MARK) != probe]
+        return [form for form in found if form != "width" or "nfkc" not in found]
+
+    @property
     def has_bytes(self) -> bool:
         """Whether it has a token for each byte (`bpe.byte_fallback`), from which it reads and writes characters without a token."""
         return bool(self.vocab_size > EOS + 1 and self.processor.is_byte(EOS + 1))

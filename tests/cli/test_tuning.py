@@ -1,0 +1,73 @@
+"""The settings by which a trained model goes on: on another domain with old pairs mixed in, and on a corpus that grew."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.models.on_disk import TEXT, VOCAB, write_drawn
+from transformer_core.config import load_params, resolve
+from transformer_core.corpus.sources.catalogue import load_entry
+from transformer_core.corpus.text import write_lines
+from transformer_core.models.directory import read_config
+
+
+@pytest.fixture
+def place(tmp_path: Path, call: Call) -> Path:
+    """A project with a model, the corpus of its first training, and text of another domain."""
+    (tmp_path / "dvc.yaml").touch()
+    for name, pairs in (("first", 60), ("other", 30)):
+        write_lines(tmp_path / f"{name}.en", [f"{TEXT[number % 2]} {name} {number}" for number in range(pairs)])
+        write_lines(tmp_path / f"{name}.de", [f"{TEXT[2 + number % 2]} {name} {number}" for number in range(pairs)])
+    assert call("data", "new", "first", "first.en", "first.de").code == 0
+    write_drawn(tmp_path / "models/averaged")
+    return tmp_path
+
+
+def test_a_model_is_tuned_on_another_domain_with_old_pairs_and_both_test_sets(place: Path, call: Call) -> None:
+    done = call("data", "tune", "other", "other.en", "other.de", "--from", "models/averaged", "--mix", "first", "--force")
+    assert (done.code, done.err) == (0, "")
+    entry, params = load_entry(place / "corpora/other.yaml"), load_params(place / "params.yaml")
+    assert [(source.name, source.files and source.files["en"].path) for source in entry.splits.train] == [
+        ("new", "../other.en"),
+        ("old", "../first.en"),
+    ]
+    assert entry.tests["test_first"][0].files == load_entry(place / "corpora/first.yaml").splits.test[0].files  # type: ignore[index]
+    assert (params.train.init_from, params.bpe.init_from, params.bpe.vocab_size) == ("other", "other", VOCAB)
+    assert params.train.mix is not None
+    assert params.train.mix[0].weights == {"new": 1, "old": 1}
+    size = read_config(place / "pretrained/other/config.json").model
+    assert resolve(params.model).effective() == size.effective()
+    assert (params.model.dropout, params.train.updates, params.train.learning_rate_factor) == (0.1, 200, 0.1)
+    assert not params.bpe.byte_fallback
+
+
+def test_a_corpus_that_grew_goes_on_from_the_model_with_its_vocabulary(place: Path, call: Call) -> None:
+    entry = place / "corpora/first.yaml"
+    for language in ("en", "de"):
+        with (place / f"first.{language}").open("a", encoding="utf-8") as file:
+            file.write("one more\n")
+    assert call("data", "update", "first").code == 0
+    before = entry.read_text(encoding="utf-8")
+    assert call("data", "tune", "first", "--from", "models/averaged", "--force").code == 0
+    params = load_params(place / "params.yaml")
+    assert (params.download.corpus, params.train.init_from, params.train.mix) == ("first", "first", None)
+    assert entry.read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("--from", "models/none"), "models/none/config.json: no such file. A model directory holds model.safetensors"),
+        (("--from", "models/averaged", "--mix", "frist"), "--mix: no corpus is called 'frist'. Did you mean first?"),
+        (("--from", "models/averaged", "--mix", "icon"), "--mix: icon has no en. It has id, tree."),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line(place: Path, call: Call, arguments: tuple[str, ...], fault: str) -> None:
+    before = (place / "params.yaml").read_text(encoding="utf-8")
+    done = call("data", "tune", "other", "other.en", "other.de", "--force", *arguments)
+    assert done.code in (65, 78)
+    assert done.err.startswith(fault)
+    assert done.err.count("\n") == 1
+    assert (place / "params.yaml").read_text(encoding="utf-8") == before
+    assert not (place / "pretrained").exists()
