@@ -17,6 +17,7 @@ from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
 from transformer_core.files import sha256_of
 from transformer_core.tasks import task_of
@@ -116,11 +117,12 @@ def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], change
     return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
 
 
-def _compared(tokenize: str, a: TestSet, b: TestSet) -> str:
+def _compared(tokenize: str, comet: str | None, a: TestSet, b: TestSet) -> str:
     """Return the comparison on a test set, under the names that it has in both runs if these are not both "test"."""
     right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
     scoring = scoring_of(task_of(a.references.suffix[1:]), tokenize)
-    text = comparison_text(side_by_side(scoring, translated_a, translated_b, right, source))
+    with with_comet(scoring, comet, "evaluate.comet", lambda _: source) as scoring:
+        text = comparison_text(side_by_side(scoring, translated_a, translated_b, right, source))
     names = a.references.stem, b.references.stem
     return text if names == ("test", "test") else f"Test set: {names[0]} of A, {names[1]} of B\n{text}"
 
@@ -139,7 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
         text = "the beginning of a run's name, fingerprint or id; none: a list of the latest"
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", nargs="?", default="", help=text)
     chosen = parser.parse_args(arguments)
-    uri = tracking_uri(load_params().machine)
+    params = load_params()
+    uri = tracking_uri(params.machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
@@ -149,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
             fault = f"runs {a.name} and {b.name}: were scored against different references"
             raise UserError(fault, "Name two runs with the same test set.")
         tokenize = tokenizer_in(a.settings.get("signature", ""))
-        compared = [_compared(tokenize, *tests) for tests in shared]
+        compared = [_compared(tokenize, params.evaluate.comet, *tests) for tests in shared]
     settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
     parts = [heading, settings, table_of("metric", a.metrics, b.metrics), *compared]

@@ -5,13 +5,32 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from weakref import finalize
 
+import transformer_core
 from flows.process.runner import reports_errors
 from flows.record.registry import fetch
 from flows.record.store import tracking_uri
 from transformer_core import cli
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
+from transformer_core.decoding.library import LoadedModel
+
+
+def load(model: str) -> LoadedModel:
+    """Return a model of the registry, models:/NAME@ALIAS or models:/NAME/VERSION, for translation in another program.
+
+    Raises `UserError`: 78 if the registry has no such version, 69 if it is unavailable.
+    """
+    folder = TemporaryDirectory()
+    loaded = transformer_core.load(fetch(model.removeprefix("models:/"), _registry(), Path(folder.name)))
+    finalize(loaded, folder.cleanup)  # An engine is loaded from there when it is first needed.
+    return loaded
+
+
+def _registry() -> str:
+    """Return the registry's address; a machine that only translates needs no params.yaml."""
+    return tracking_uri(Machine() if os.environ.get("MLFLOW_TRACKING_URI") and not PARAMS_FILE.exists() else load_params().machine)
 
 
 @reports_errors
@@ -30,10 +49,8 @@ def run_with_model(module: str, purpose: str, command: Sequence[str], option: st
     rest = f"arguments of `transformer-core {' '.join(command)}`, except {option}"
     parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help=rest)
     chosen = parser.parse_args(arguments)
-    # A machine that only translates needs no params.yaml.
-    machine = Machine() if os.environ.get("MLFLOW_TRACKING_URI") and not PARAMS_FILE.exists() else load_params().machine
     with TemporaryDirectory() as folder:
-        directory = fetch(chosen.model, tracking_uri(machine), Path(folder))
+        directory = fetch(chosen.model, _registry(), Path(folder))
         return cli.main([*command, option, str(directory), *chosen.options])
 
 

@@ -54,8 +54,11 @@ Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 Penalty = Literal["wu", "power"]
+Modifier = Literal["upper", "title", "punctuation", "typos", "noise"]
 # What a validation measures whatever the task. `train.best_by` is one of these or the main score of the task.
 MEASURES = ("nll", "perplexity", "accuracy")
+# Name of the score by a command (external.py) in settings and files.
+COMET = "comet"
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 
 
@@ -70,6 +73,13 @@ class Download(Section):
     def task(self) -> Task:
         """The task of the target."""
         return task_of(self.target)
+
+
+class PairScorer(Section):
+    """A command that scores pairs, and the lowest score of a pair that is kept."""
+
+    command: Name = words("the command")
+    threshold: float = words("pairs with a lower score are dropped")
 
 
 class Clean(Section):
@@ -89,6 +99,7 @@ class Clean(Section):
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
+    scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning)")
     placeholders: Probability = words("share of the pairs in which both sides get the same [placeholder](data.md#placeholders)")
 
 
@@ -185,6 +196,7 @@ class Train(Section):
     adam_epsilon: PositiveFloat = words("of Adam")
     label_smoothing: Probability = words("epsilon of label smoothing (5.4)")
     bpe_dropout: Probability = words("probability of leaving out a merge ([BPE-dropout](data.md#bpe-dropout))")
+    modifiers: dict[Modifier, Probability] = words("share of the pairs that get each of the [modifiers](data.md#modifiers), in every epoch")
     r_drop: NonNegativeFloat = words("weight of R-Drop, at twice the time ([improve.md](improve.md)); 0: off")
     mix: Annotated[list[MixStage], Field(min_length=1)] | None = words(
         "stages with weights of the corpus' parts ([mixes](data.md#mixes)); empty: every pair once an epoch"
@@ -193,7 +205,8 @@ class Train(Section):
     precision: Precision = words("of matrix products; `auto`: bf16 where fast, else fp16 on a GPU, float32 on a CPU")
     validate_every: PositiveInt = words("updates between validations, a multiple of `save_every`")
     bleu_sentences: PositiveInt = words("sentences that a validation translates greedily for its score")
-    best_by: str = words("measure of the best checkpoints: `nll`, `perplexity`, `accuracy`, `bleu` or `f1`")
+    best_by: str = words("measure of the best checkpoints: `nll`, `perplexity`, `accuracy`, `bleu`, `comet` or `f1`")
+    comet: Name | None = words("command for [COMET](evaluation.md#comet) of the same sentences")
     patience: NonNegativeInt = words("validations without a better one after which training ends; 0: never")
     save_every: PositiveInt = words("updates between saves of state and checkpoint")
     keep: PositiveInt = words("last checkpoints to keep")
@@ -204,6 +217,11 @@ class Train(Section):
     def microbatches(self) -> int:
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
+
+    @property
+    def segments_anew(self) -> bool:
+        """Whether the loader segments each update anew, with BPE-dropout or modified text."""
+        return self.bpe_dropout > 0 or any(self.modifiers.values())
 
     @property
     def passes(self) -> int:
@@ -268,12 +286,14 @@ class Evaluate(Section):
     allow_tokenised: bool = words("accept references that look [tokenised](evaluation.md#tokenised-references)")
     tokenize: Tokenizer | None = words("sacreBLEU's tokeniser for BLEU; empty: by the target ([evaluation.md](evaluation.md#which-bleu))")
     examples: PositiveInt = words("example sentences in the report")
+    comet: Name | None = words("command for [COMET](evaluation.md#comet)")
 
 
 class Publish(Section):
     """Name in the MLflow model registry; the versions of a name are compared with each other."""
 
     name: ModelName = words("name in the MLflow registry; versions of a name are compared")
+    by: Literal["main", "comet"] = words("what decides on the champion: `main` (BLEU or F1) or `comet`")
 
 
 class Machine(Section):
@@ -381,7 +401,14 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
             yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", "Set decode.engine: torch."
     if not is_language(download.source):
         yield "download.source", f"must be a language, {download.source} can be the target alone", ""
-    if train.best_by not in (*MEASURES, download.task.key):
+    remedy = "docs/evaluation.md says how to install one."
+    for section, key, asked in ("train", "train.best_by", train.best_by), ("evaluate", "publish.by", params.publish.by):
+        command = getattr(params, section).comet
+        if command and not is_language(download.target):
+            yield f"{section}.comet", f"must be empty where download.target is {download.target}", ""
+        if asked == COMET and not command:
+            yield key, f"{asked} needs a command in {section}.comet", remedy
+    if train.best_by not in (*MEASURES, download.task.key, COMET):
         fault = f"must be {', '.join(MEASURES)} or {download.task.key}, the score of {download.task.name}, got {train.best_by!r}"
         yield "train.best_by", fault, ""
     if download.source == download.target:

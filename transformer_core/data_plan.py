@@ -63,7 +63,13 @@ def plan_data(params: Params) -> DataPlan:
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
-    files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
+    files = [
+        file
+        for split, sources in found.entry.sources.items()
+        for source in sources
+        for part in reader.readers_of(source)
+        for file in _files(split, source, part)
+    ]
     size = found.entry.size
     return DataPlan(
         corpus=found.entry.name,

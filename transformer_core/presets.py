@@ -24,6 +24,9 @@ class TransformerSize(ModelSize):
     d_v: PositiveInt = key("width of a head's values; as `d_k`", exported=True)
     attention_dropout: Probability = key("dropout of attention weights, 0 in all presets", 0.0, dropout=True)
     relu_dropout: Probability = key("dropout of the feed-forward network's inner activations, 0 in all presets", 0.0, dropout=True)
+    activation: Literal["relu", "swish", "gelu"] = key("of the feed-forward network; the paper's is `relu` (3.3)", "relu", exported=True)
+    attention_bias: bool = key("biases of attention's projections, as Marian's models have", False, exported=True)
+    output_bias: bool = key("a bias of the projection to logits, as Marian's models have", False, exported=True)
     norm: Literal["post", "pre"] = key(
         "`post` is after each residual, as in the paper; `pre` is before each sub-layer and at the end of stacks", "post", exported=True
     )

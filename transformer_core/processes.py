@@ -128,10 +128,15 @@ def _begin(function: Callable[[Any], Any]) -> None:
     _prepare_child()
 
 
-def _prepare_child() -> None:
-    """Ignore stop signals, which the parent handles, and end with the parent: a thread would not notice its end during a call of C++."""
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent's thread ends; only Linux can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prepare_child() -> None:
+    """Ignore stop signals, which the parent handles, and end with the parent: a thread would not notice its end during a call of C++."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

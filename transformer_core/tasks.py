@@ -62,6 +62,8 @@ TRANSLATION = Task(
     scoring="transformer_core.evaluation.metrics:SCORING",
 )
 TREES = "tree"
+# The sides of a corpus of several directions, in place of two languages.
+SOURCES, TARGETS = "sources", "targets"
 # Where the task of each target that is no language is declared.
 _PACKAGES = {TREES: "transformer_core.parsing.task:TASK"}
 
@@ -79,6 +81,17 @@ def all_tasks() -> list[Task]:
 def is_language(target: str) -> bool:
     """Return whether a target, or a source, is text in a language."""
     return target not in _PACKAGES
+
+
+def tag_of(target: str) -> str:
+    """Return the symbol before each source sentence that is translated to a language, in a model of several directions."""
+    return f"<2{target}>"
+
+
+def direction_of(manifest: Mapping[str, Any]) -> str:
+    """Return the direction of a corpus as text: en → de, or of several: en-de, de-en."""
+    several = [f"{part['source']}-{part['target']}" for part in manifest["splits"]["test"].get("directions", [])]
+    return ", ".join(several) or f"{manifest['source']} → {manifest['target']}"
 
 
 def without_region(language: str) -> str:

@@ -111,8 +111,18 @@ def read_manifest(params: Params) -> dict[str, Any]:
 
 
 def tags_of_corpus() -> set[str]:
-    """Return the tags of data/raw: texts with which sentences that a model has made begin. Raises `UserError` (65), as `read_output`."""
-    return {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
+    """Return the tags of data/raw, with which source sentences begin. Raises `UserError` (65), as `read_output`."""
+    return {tag for origin in read_output(MANIFEST)["origin"] for tag in origin.get("tag", "").split()}
+
+
+def directions_of_corpus() -> dict[str, list[tuple[tuple[str, str], int]]]:
+    """Return, by split, the direction and the number of consecutive pairs of data/raw; empty for a corpus of one direction."""
+    splits = read_output(MANIFEST)["splits"]
+    return {
+        split: [((part["source"], part["target"]), part["pairs"]) for part in record["directions"]]
+        for split, record in splits.items()
+        if "directions" in record
+    }
 
 
 def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
-from transformer_core.config import MEASURES, PRETRAINED, Params
+from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.evaluation.diagnosis import unread_source
@@ -71,7 +71,8 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     record.write()
     train, valid = (read_meta(BINARIZED / split) for split in ("train", "valid"))
     settings = params.train
-    recorder = Recorder(record.folder, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs))
+    further = [COMET] if settings.comet else []
+    recorder = Recorder(record.folder, settings.updates, params.download.task, min(settings.bleu_sentences, valid.pairs), further)
     epochs = settings.updates * settings.tokens_per_update / train.target_tokens
     echo(
         f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
@@ -109,18 +110,21 @@ class Recorder(Observer):
         updates: number of updates of the whole training.
         task: the task, for the score of greedy outputs in a validation.
         sentences: number of sentences of valid that are translated for it.
+        further: names of further scores of a validation.
     """
 
-    def __init__(self, directory: Path, updates: int, task: Task, sentences: int) -> None:
+    def __init__(self, directory: Path, updates: int, task: Task, sentences: int, further: Sequence[str] = ()) -> None:
         self._task = task
         self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION.name, ["update", *MEASURES, "source_gain", VALIDATION_SCORE, "seconds"])
+        columns = ["update", *MEASURES, "source_gain", VALIDATION_SCORE, *further, "seconds"]
+        self._validation = _Table(directory / VALIDATION.name, columns)
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._progress, self._of = Progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
+        self._warned = False  # That the model does not read its source.
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -148,8 +152,9 @@ class Recorder(Observer):
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
-        if warning := unread_source({"update": update, **scores}, self._of):
+        if not self._warned and (warning := unread_source({"update": update, **scores}, self._of)):
             self._progress.write(warning)
+            self._warned = True
 
     def state(self) -> dict[str, Any]:
         return {table.path.name: table.saved_size() for table in self._tables}

@@ -27,7 +27,7 @@ from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring, scoring_of
 from transformer_core.files import sha256_of
-from transformer_core.tasks import task_of
+from transformer_core.tasks import TARGETS, direction_of, task_of
 
 CHAMPION, CHALLENGER, NO_ALIAS = "champion", "challenger", "no alias"
 MAIN_TEST = "test"
@@ -96,27 +96,29 @@ def decide(
     scoring: Scoring,
     hypotheses: Sequence[str],
     references: Sequence[str],
+    by: str,
     split: str = MAIN_TEST,
 ) -> Decision:
-    """Decide on the alias of a new version by its outputs for a test set; its tags are `references`, `signature` and its main score."""
+    """Decide on the alias of a new version by the score `by` of a test set, a tag beside `references`, `signature` and the main score."""
     task, suffix = scoring.task, split.removeprefix(MAIN_TEST).replace("_", "-", 1)
     champion, challenger = CHAMPION + suffix, CHALLENGER + suffix
     if float(new.tags[tag_of(task.key, split)]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, new, task.key, split)
+    best = best_ever(client, new, by, split)
     if best is None:
         if str(client.get_registered_model(new.name).aliases.get(champion, new.version)) != str(new.version):
             return Decision(challenger, f"no earlier version was scored on these references in this way and has kept its {scoring.outputs}")
         first = int(new.version) == 1
         return Decision(champion, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
-    comparison = next(scoring.comparisons(translations, hypotheses, references))
+    compared = scoring.comparisons(translations, hypotheses, references)
+    comparison = next(found for found in compared if found.score.key == by)
     worse = comparison.significant and comparison.difference < 0
     better = comparison.significant and comparison.difference > 0
     result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} {task.score}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {comparison.score.name}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
     )
     return Decision("" if worse else champion, reason, str(rival.version), comparison)
 
@@ -124,9 +126,10 @@ def decide(
 def best_ever(client: MlflowClient, new: ModelVersion, score: str, split: str) -> tuple[ModelVersion, list[str]] | None:
     """Return the comparable version with the highest `score`, a tag, whose outputs are stored (the oldest of several), and its outputs."""
     comparable = []
+    keys = {"signature", f"{score}_signature"} & new.tags.keys()
     for version in client.search_model_versions(f"name = '{new.name}'"):
         same = _split_with(version, new.tags[tag_of("references", split)])
-        if version.version != new.version and same and version.tags.get("signature") == new.tags["signature"]:
+        if version.version != new.version and same and all(version.tags.get(key) == new.tags[key] for key in keys):
             comparable.append((-float(version.tags[tag_of(score, same)]), int(version.version), same, version))
     for _, _, same, version in sorted(comparable, key=lambda found: found[:2]):
         if (translations := stored_hypotheses(client, version, same)) is not None:
@@ -193,15 +196,16 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     """Return the description of the version `model`, NAME/VERSION, in markdown: score, decision, training, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
+    several, asked = ("", "") if target != TARGETS else (f" Directions: {direction_of(manifest)}.", " --to LANGUAGE")
     return f"""\
 {task.headline(scores)} on {scores["lines"]:,} lines of test of {manifest["corpus"]} (`{scores["signature"]}`)
 
 {f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 
-{scoring_of(task).purpose.format(source=source, target=target)} Trained as *{training}*. Licence of the data: \
+{scoring_of(task).purpose.format(source=source, target=target)}{several} Trained as *{training}*. Licence of the data: \
 {manifest["licence"] or "none is stated"}.
 
 ```
-python -m flows.translate {model} < in.{source} > out.{target}
+python -m flows.translate {model}{asked} < in.{source} > out.{target}
 ```
 """

@@ -21,7 +21,7 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose_engine, translated
-from transformer_core.decoding.lines import LineReader, most_tokens
+from transformer_core.decoding.lines import LineReader, most_tokens, to_language
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
@@ -44,6 +44,7 @@ class RequestParams(BaseModel):
         shortlist: whether the search is among the subwords on a line's shortlist.
         nbest: whether to return the `beam` best translations instead of the best one.
         scores: whether to return each translation with its score and log-probability.
+        to: target language; empty for a model of one direction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -56,6 +57,7 @@ class RequestParams(BaseModel):
     shortlist: bool = False
     nbest: bool = False
     scores: bool = False
+    to: str = ""
 
 
 class Refused(MlflowException):
@@ -103,7 +105,11 @@ class ServedTranslator(PythonModel):
         """
         asked = _asked(self.usual | (params or {}))
         subword = self.translator.subword
-        reader = LineReader(subword, self.config.source, most_tokens(self.config, self.translator.most_positions))
+        try:
+            marked = to_language(self.config, subword, asked.to, "params.to")
+        except UserError as error:
+            raise Refused(str(error)) from None
+        reader = LineReader(subword, self.config.source, most_tokens(self.config, self.translator.most_positions), marked)
         lines = [reader.read(_checked(number, line)) for number, line in enumerate(model_input)]
         for note in reader.notes():
             _log.warning(note)

@@ -1,15 +1,27 @@
 """Stage clean: data/raw becomes data/clean, repaired and without unusable training pairs, with a report of the counts."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flows.process.gpus import free_gpus
 from flows.process.paths import CLEAN, RAW, STATE
-from flows.record.documents import tags_of_corpus
+from flows.record.documents import directions_of_corpus, tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
-from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import LOW_SCORE, Drops, clean_corpus, worst
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
+from transformer_core.corpus.text import Pair
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
+
+if TYPE_CHECKING:
+    from transformer_core.decoding.shards import Shards
+    from transformer_core.external import Scorer
 
 SHARDS = STATE / "scored"  # Finished scores.
 
@@ -17,7 +29,8 @@ SHARDS = STATE / "scored"  # Finished scores.
 def run(params: Params) -> str:
     """Write data/clean."""
     with new_directory(CLEAN) as folder:
-        report = cleaned_by_models(params, folder) if params.clean.score_by else cleaned(params, folder)
+        scored = params.clean.score_by or params.clean.scorers
+        report = cleaned_by_models(params, folder) if scored else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
     left, weighted = report.pairs_out - report.by_weights, f"; {report.pairs_out:,} with their weights" if report.by_weights else ""
     counts = f"counts in {CLEAN / CLEANING_REPORT}"
@@ -26,23 +39,41 @@ def run(params: Params) -> str:
     return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; {counts}"
 
 
-def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
+def cleaned(params: Params, folder: Path, scored: Mapping[str, Drops] | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags_of_corpus())
+    tags, directions = tags_of_corpus(), directions_of_corpus()
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags, directions)
 
 
 @free_gpus()
 def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
-    """Clean data/raw, and drop the pairs that two models find worst. Finished scores are kept in `SHARDS` for the next run."""
+    """Clean data/raw, and drop the pairs that two models or commands find bad. Finished scores are kept in `SHARDS` for the next run."""
     import torch  # Imported here, as the next, because few corpora are scored.
 
     from transformer_core.decoding.dual_cross_entropy import DualScores
     from transformer_core.decoding.shards import Shards
+    from transformer_core.external import Scorer
 
     torch.set_num_threads(params.machine.threads or cores())
-    shards = Shards(SHARDS)
-    models = PRETRAINED / str(params.clean.score_by)
-    report = cleaned(params, folder, DualScores(models, shards, (params.download.source, params.download.target)))
+    shards, clean, scored = Shards(SHARDS), params.clean, {}
+    if clean.score_by:
+        dual = DualScores(PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target))
+        scored[LOW_SCORE] = worst(clean.drop_worst, dual)
+    with ExitStack() as stack:
+        for number, found in enumerate(clean.scorers, start=1):
+            scorer = stack.enter_context(Scorer(found.command, f"clean.scorers.{number - 1}"))
+            scored[f"below_threshold_{number}"] = partial(_below, found.threshold, scorer, shards)
+        report = cleaned(params, folder, scored)
     shards.remove_unused()
     return report
+
+
+def _below(threshold: float, scorer: "Scorer", shards: "Shards", pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+    """Return whether the command's score of each pair is below the threshold; scores are kept by the command and the text."""
+
+    def inputs(shard: list[Pair[str]]) -> bytes:
+        return "\n".join([scorer.command, *(text for pair in shard for text in pair)]).encode()
+
+    scored = shards.lines(pairs, inputs, lambda shard, *_: list(map(repr, scorer.scores(*zip(*shard, strict=True)))), "score")
+    return np.fromiter((float(score) < threshold for _, score in scored), np.bool_)

@@ -29,6 +29,7 @@ def run(params: Params) -> str:
     fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus))
     fetcher.remove_scratch()
     reader = SourceReader(found, wanted.source, wanted.target, fetcher)
+    check_tags(reader, params.bpe.user_symbols)
     translated = {source.translated.corpus for source in found.entry.splits.train if source.translated}
     with new_directory(RAW) as folder:
         manifest = write_translated(reader, folder, params) if translated else write_raw(reader, folder)
@@ -51,7 +52,6 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     from transformer_core.decoding.corpus import CorpusTranslator
     from transformer_core.decoding.shards import Shards
 
-    check_tags(reader.found, params.bpe.user_symbols)
     _check_models(reader)
     torch.set_num_threads(params.machine.threads or cores())
     shards = Shards(SHARDS)

@@ -14,11 +14,13 @@ from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
-from transformer_core.config import Params
+from transformer_core.config import COMET, Params
+from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
 from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Comparison, Scoring, read_aligned, scoring_of
 from transformer_core.evaluation.variety import collapse
@@ -34,7 +36,9 @@ def run(params: Params) -> str:
     """Score the outputs, write score files, report and record, and print the table."""
     scoring = scoring_of(params.download.task, tokenizer_of(params.download.target, params.evaluate.tokenize))
     began = time.monotonic()
-    report = gather(params, scoring)
+    command, source = params.evaluate.comet, params.download.source
+    with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
+        report = gather(params, with_all)
     report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
     page = render(report, scoring)
     scores = scores_document(report, scoring)
@@ -122,7 +126,7 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if not keeps_weights(model):
         return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
     subword = Subword.load(paths.AVERAGED / SUBWORD)
-    pairs = [(subword.encode(source), subword.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+    pairs = [(subword.encode(source), subword.of_target.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
     index = choose_sentence([(len(source), len(target)) for source, target in pairs])
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
@@ -181,9 +185,11 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
     """
     training, main = read_output(paths.TRAINING_METRICS), scoring.task.key
     named = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: scores[name] for name in (*(score.key for score in scoring.scores), *named) if name in scores}
+    test = {name: scores[name] for name in (*(score.key for score in scoring.scores), *named, COMET) if name in scores}
     valid, last = {main: scores["valid"][main]}, {"perplexity": round(training["valid_perplexity"], 2)}
-    further = {name: {key: of_split[key] for key in (main, *named)} for name, of_split in scores.get("tests", {}).items()}
+    further = {
+        name: {key: of_split[key] for key in (main, *named, COMET) if key in of_split} for name, of_split in scores.get("tests", {}).items()
+    }
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
 
 

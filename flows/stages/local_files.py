@@ -27,15 +27,15 @@ def run(params: Params) -> str:
     linked: list[Path] = []
     missing = 0
     for split, sources in found.entry.sources.items():
-        for source in sources:
-            translated = TranslatedSource(source.translated, reader) if source.translated else None
-            named = translated.local_files() if translated else reader.local_files(source)
+        for part, named_source in ((part, one) for one in sources for part in reader.readers_of(one)):
+            translated = TranslatedSource(named_source.translated, part) if named_source.translated else None
+            named = translated.local_files() if translated else part.local_files(named_source)
             files = [file for file in named if not file.resolve().is_relative_to(PACKAGED_ENTRIES)]
             if not files:
                 continue
             if all(file.is_file() for file in files):
-                origins = translated.local_origins() if translated else reader.open(source).origins
-                check(reader, split, translated.sources if translated else [source], origins)
+                origins = translated.local_origins() if translated else part.open(named_source).origins
+                check(reader, split, translated.sources if translated else [named_source], origins)
                 linked += files
             else:
                 missing += 1

@@ -26,12 +26,13 @@ from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params
+from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Params
 from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
-from transformer_core.tasks import Task
+from transformer_core.tasks import TARGETS, Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
@@ -54,7 +55,8 @@ def run(params: Params) -> str:
     task, trained = params.download.task, config.training.model_dump()
     scores = read_scores(task)
     scoring = scoring_of(task, tokenizer_in(scores["signature"]))
-    hypotheses, references = read_aligned(paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{manifest['target']}")
+    raw = (paths.RAW / f"test.{manifest[side]}" for side in ("source", "target"))
+    hypotheses, sources, references = read_aligned(paths.DECODED / paths.HYPOTHESES, *raw)
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(trained)) or record_from_tables(params, trained)
     add_result(record, params, scores, scoring)
@@ -68,11 +70,13 @@ def run(params: Params) -> str:
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
-            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags)
+            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags, config.target)
             sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
-        decision = decided or decide(client, version, scoring, hypotheses, references)
+        comet = params.evaluate.comet if params.publish.by == COMET else None
+        with with_comet(scoring, comet, "evaluate.comet", lambda _: sources) as asked:
+            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key)
         numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
@@ -81,7 +85,7 @@ def run(params: Params) -> str:
             client.set_registered_model_alias(name, decision.alias, version.version)
         for split in scores.get("tests", {}) if decided is None else ():
             outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
-            further = decide(client, version, scoring, outputs, expected, split)
+            further = decide(client, version, scoring, outputs, expected, task.key, split)
             if further.alias:
                 client.set_registered_model_alias(name, further.alias, version.version)
             for key, value in further.tags(split).items():
@@ -105,7 +109,8 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
 def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
     """Add the result to the record of the training: to its name, as metrics, and as report and outputs."""
     record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
-    record.measure(SCORES_STEP, {score.key: scores[score.key] for score in scoring.scores if score.key in scores})
+    keys = (*(score.key for score in scoring.scores), COMET)
+    record.measure(SCORES_STEP, {key: scores[key] for key in keys if key in scores})
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
 
@@ -116,7 +121,7 @@ def logged_before(client: MlflowClient, training: Run, tags: Mapping[str, str]) 
     return next((model for model in models if model.status == "READY" and model.tags.items() >= tags.items()), None)
 
 
-def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str]) -> ModelInfo:
+def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str], target: str) -> ModelInfo:
     """Log the model directory, whose search is `settings`, as a pyfunc in the training's run, which the sender then ends again."""
     search = settings.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
@@ -134,7 +139,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
             code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
+            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False, **({"to": ""} if target == TARGETS else {})}),
             pip_requirements=requirements(),
             step=updates,
             tags=dict(tags),
@@ -167,7 +172,7 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target
     }
     return {
         **further,
-        **{key: str(scores[key]) for key in (task.key, "corpus", "signature")},
+        **{key: str(scores[key]) for key in (task.key, "corpus", "signature", COMET, f"{COMET}_signature") if key in scores},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": fingerprint,

@@ -153,7 +153,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             validation.scores,
             stop_asked,
             matrix_rate(rank, precision),
-            BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
+            BpeDropout(subword, split, params.train) if params.train.segments_anew else None,
         )
         resumed = trainer.resume()
         stack.enter_context(sampling(state))  # The ranks have met, so the first one has begun the record.

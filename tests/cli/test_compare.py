@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call, write
+from tests.embedding_metric import write_checkpoint
 from transformer_core.cli import main
+from transformer_core.external import Scorer
 
 SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
@@ -34,6 +36,20 @@ def test_the_table_has_scores_differences_and_p_values_and_the_sentences_follow(
     assert gained.split("\n")[0].endswith("in A, 100.0 in B")
     assert [line[13:] for line in gained.split("\n")[1:]] == [SOURCE[1], REFERENCES[1], A[1], B[1]]
     assert [line[13:] for line in lost.split("\n")[1:]] == [SOURCE[0], REFERENCES[0], A[0], B[0]]
+
+
+def test_a_command_compares_by_comet_of_the_sources_too(call: Call, tmp_path: Path) -> None:
+    command = write_checkpoint(tmp_path / "metric.pt")
+    done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--source", "src.en", "--comet", command, "--json")
+    comet = json.loads(done.out)["scores"][-1]
+    assert comet["metric"] == "COMET"
+    assert comet["signature"].startswith(command)
+    with Scorer(command, "--comet") as scorer:
+        means = [100 * sum(scorer.scores(SOURCE, side, REFERENCES)) / 3 for side in (A, B)]
+    assert [comet["baseline"], comet["candidate"]] == pytest.approx(means)
+    assert means[0] != means[1]
+    without = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--comet", command)
+    assert (without.code, without.err) == (78, "--comet: needs the source sentences. Name their file with --source.\n")
 
 
 def test_the_name_of_a_file_need_not_be_utf8(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

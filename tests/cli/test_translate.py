@@ -257,3 +257,12 @@ def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(mod
     line = f"ct2: an export for CTranslate2, not a model directory. {remedy}"
     for engine in ("auto", "torch", "ctranslate2"):
         assert call("translate", "--model", "ct2", "--engine", engine, stdin=b"the dog\n").refusal() == (65, line)
+
+
+def test_a_translation_has_the_words_of_the_glossary(translate: Call, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("dog\tKatze\n", encoding="utf-8")
+    done = translate("--verbose", "--glossary", "terms.tsv", stdin=b"the dog sees\nthe house\n")
+    assert "CTranslate2 is not used with a glossary" in done.err
+    first, second, _ = done.out.split("\n")
+    assert "Katze" in first.split()
+    assert second == translate("--engine", "torch", stdin=b"the house\n").out[:-1]

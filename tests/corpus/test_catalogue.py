@@ -120,7 +120,7 @@ FAULTS = [
         "splits.valid: translated is allowed in train only. Scores must be computed on text by people.",
     ),
     ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
-    ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
+    ("- sacrebleu: wmt13", "- {sacrebleu: wmt13, tag: <b t>}", "splits.valid.0.tag: must be a symbol without white space"),
     (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
 ]
 

@@ -16,7 +16,7 @@ from tests.refusals import refused
 from transformer_core.config import Clean
 from transformer_core.corpus import text
 from transformer_core.corpus.cleaning import rules
-from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, LOW_SCORE, clean_corpus, worst
 from transformer_core.corpus.cleaning.report import CleaningReport
 from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
@@ -24,7 +24,7 @@ from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 OFF = Clean(
     max_words=None, max_ratio=None, max_length_ratio=None, drop_copies=False, drop_foreign=False, drop_other_languages=False,
     drop_overlap=False, drop_duplicates=False, drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
-    placeholders=0.0,
+    scorers=[], placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP, COPIES, DUPLICATES = (
@@ -213,7 +213,7 @@ def test_a_language_that_cannot_be_identified_is_refused(tmp_path: Path, monkeyp
 
 
 def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> None:
-    settings = DEFAULT.model_copy(update={"drop_overlap": True, "drop_worst": 0.01, "score_by": "both"})
+    settings = DEFAULT.model_copy(update={"drop_overlap": True})
     seen: list[str] = []
 
     def scores(found: Iterator[Pair]) -> Iterator[float]:
@@ -223,7 +223,7 @@ def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> No
 
     bad = {"empty": ("", "kurz hier jetzt"), "copy": ("Umsatz 2019 GmbH", "Umsatz 2019 GmbH"), "overlap": ("One two three", "vier")}
     write_raw_pairs(tmp_path / "raw", [("<bt> a b", "c"), ("a b", "c"), *((f"<bt> {source}", target) for source, target in bad.values())])
-    report, kept = cleaned(tmp_path, settings, scores=scores, tags=["<bt>"])
+    report, kept = cleaned(tmp_path, settings, scored={LOW_SCORE: worst(0.01, scores)}, tags=["<bt>"])
     assert kept == [("<bt> a b", "c"), ("a b", "c")]
     assert seen == ["a b", "a b"]
     assert dropped(report) == dict.fromkeys(bad, 1)
@@ -372,7 +372,6 @@ def test_the_number_of_written_pairs_is_the_sum_of_the_weights(tmp_path_factory:
 def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_path: Path) -> None:
     pairs = [(f"one two {number}", f"eins zwei {number}") for number in range(10)]
     write_raw_pairs(tmp_path / "raw", [("", "x"), *pairs, pairs[0]])
-    settings = DEFAULT.model_copy(update={"drop_worst": 0.35, "score_by": "both"})
     seen: list[Pair] = []
 
     def scores(found: Iterator[Pair]) -> Iterator[float]:
@@ -380,7 +379,7 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
             seen.append(pair)
             yield float(pair[0][-1] in "258") + float(pair[0][-1] == "5")
 
-    report, kept = cleaned(tmp_path, settings, scores=scores)
+    report, kept = cleaned(tmp_path, DEFAULT, scored={LOW_SCORE: worst(0.35, scores)})
     assert seen == pairs
     assert kept == [pair for pair in pairs if pair[0][-1] not in "258"]
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)

@@ -107,7 +107,7 @@ def test_an_entry_may_translate_its_own_text() -> None:
 
 
 def test_german_text_gets_an_english_side_with_a_tag_before_it() -> None:
-    _, splits = translated(f'{OWN}, {{translated: {{corpus: news, model: ../teacher, side: source, tag: "<bt>"}}}}')
+    _, splits = translated(f'{OWN}, {{translated: {{corpus: news, model: ../teacher, side: source}}, tag: "<bt>"}}')
     assert splits["train"][30:] == [(f"<bt> {text.upper()}", text) for text in NEWS]
 
 
@@ -136,10 +136,10 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
 
 
 def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:
-    found = student('{translated: {corpus: own, model: ../teacher, side: target, tag: "<ft>"}}').found
-    check_tags(found, ["<ft>", "<bt>"])
-    with refused(78, r"corpora/student.yaml: translated.tag: <ft> is not in bpe.user_symbols"):
-        check_tags(found, ["<bt>"])
+    reader = student('{translated: {corpus: own, model: ../teacher, side: target}, tag: "<ft>"}')
+    check_tags(reader, ["<ft>", "<bt>"])
+    with refused(78, r"corpora/student.yaml: tags that are not in bpe.user_symbols: <ft>"):
+        check_tags(reader, ["<bt>"])
 
 
 def test_each_pair_of_train_has_the_weight_of_its_source() -> None:

@@ -24,8 +24,9 @@ def fit_of(in_training: float, *on_valid: float) -> str:
 )
 def test_over_and_underfitting_are_told_from_the_perplexities(in_training: float, on_valid: tuple[float, ...], said: str) -> None:
     assert said in fit_of(in_training, *on_valid)
-    # Nothing without finite updates and scores.
-    assert fit([], []) == fit([], [{"update": 5, "perplexity": 9}]) == fit_of(8.0, 30, math.nan) == ""
+    # Nothing without finite updates, or without two finite validations.
+    assert fit([], []) == fit([], [{"update": 5, "perplexity": 9}, {"update": 9, "perplexity": 9}]) == fit_of(8.0, 30) == ""
+    assert fit_of(8.0, 30, math.nan) == ""
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.embedding_metric import write_checkpoint
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
 from tests.waiting import free_port
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.local_corpus import new_entry
-from transformer_core.corpus.text import splits_of, write_lines, write_pairs
+from transformer_core.corpus.text import read_pairs, splits_of, write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.external import Scorer
+from transformer_core.files import read_json
 
 STAGES = ("download", "clean", "bpe", "binarize")
 SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
@@ -213,6 +216,26 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning_and_are_symbols(place: 
     assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
     set_params(bpe={"user_symbols": ["<bt>"]})
     assert stage_here("bpe").returncode == 0
+
+
+def test_pairs_below_the_threshold_of_a_command_are_dropped_counted_and_scored_once(place: Path, prepared: Path) -> None:
+    take(prepared, "download")
+    command = write_checkpoint(place / "metric.pt")
+    set_params(clean={"scorers": [{"command": command, "threshold": 0.1}], "drop_overlap": False})
+    ended = stage_here("clean")
+    assert ended.returncode == 0, ended.stderr
+    report, kept = read_json(Path("data/clean/report.json")), [*read_pairs(Path("data/clean/train.en"), Path("data/clean/train.de"))]
+    pairs = [*read_pairs(Path("data/raw/train.en"), Path("data/raw/train.de"))]
+    with Scorer(command, "clean.scorers.0") as scorer:
+        scores = scorer.scores(*zip(*pairs, strict=True))
+    expected = [pair for pair, score in zip(pairs, scores, strict=True) if score >= 0.1]
+    assert 0 < len(expected) < len(pairs)
+    assert kept == expected
+    assert report["dropped"]["below_threshold_1"] == len(pairs) - len(expected)
+    assert len(report["examples"]["below_threshold_1"]) == 5
+    (place / "metric.pt").unlink()  # The scores are kept: another threshold needs no metric.
+    set_params(clean={"scorers": [{"command": command, "threshold": -1.0}]})
+    assert f"{len(pairs)} of {len(pairs)} training pairs" in stage_here("clean").stdout
 
 
 def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:

@@ -11,8 +11,9 @@ from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.run import RunRecord, read_record, records
 from flows.stages.evaluate import attention_of, gather, run
+from tests.embedding_metric import write_checkpoint
 from tests.evaluation.test_report import a_report
-from tests.flows.stages import changed, stage_here
+from tests.flows.stages import changed, set_params, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
 from transformer_core import recipes
@@ -148,6 +149,26 @@ def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
     (record,) = recorded()
     assert record.metrics["test_more/bleu"].value == 100.0
     assert "test_more.hyp" in record.artifacts
+
+
+def test_a_command_adds_comet_to_scores_metrics_report_and_record(here: Path) -> None:
+    command = write_checkpoint(here / "metric.pt")
+    set_params(evaluate={"comet": command})
+    write_lines(here / "results/decode/valid.hyp", TARGET)
+    done = stage_here("evaluate")
+    assert done.returncode == 0, done.stderr
+    scores = read_json(SCORES)
+    # The metric of a translation that equals its reference is 1; one of the three of test does.
+    assert scores["valid"]["comet"] == 100
+    assert 100 / 3 < scores["comet_low"] + 100 < scores["comet"] + 100 < 200
+    assert scores["comet_signature"] == command
+    assert read_json(METRICS)["comet"] == scores["comet"]
+    assert f"COMET: 100.00 on valid, {scores['comet']:.2f} on test, {command}" in done.stdout.replace("\n", " ")
+    html = (here / "results/report.html").read_text(encoding="utf-8")
+    assert f"{scores['comet']:.2f} on test" in html[html.index("COMET, by the command in its signature, is") :]
+    (record,) = recorded()
+    assert record.metrics["comet"].value == scores["comet"]
+    assert record.metrics["valid/comet"].value == 100
 
 
 def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Params) -> None:

@@ -99,13 +99,15 @@ def test_a_training_of_an_older_version_goes_on_with_the_columns_of_its_table() 
     assert Path("validation.csv").read_text(encoding="utf-8") == f"{older}100,2.0,31.4,24.0\n"
 
 
-def test_the_log_says_that_a_model_does_not_read_its_source_from_half_of_its_updates_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_says_once_that_a_model_does_not_read_its_source_when_half_of_its_updates_are_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     begun = recorder()
     begun.begin()
-    for update in (40, 60):
+    for update in (40, 60, 80):
         begun.on_validation(update, 1.0, SCORES | {"source_gain": 0.01})
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["update 40", "update 60", "The model hardly reads its source"]
+    assert [line.partition(":")[0] for line in lines] == ["update 40", "update 60", "The model hardly reads its source", "update 80"]
 
 
 @pytest.mark.parametrize("folder", ["kept", "lost"])

@@ -16,10 +16,12 @@ from flows.places.work_pool import stage
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
 from flows.record.server import connect
+from tests.embedding_metric import write_checkpoint
 from tests.flows.publishing import FIGURES, MANIFEST
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.metrics import SCORING
+from transformer_core.evaluation.neural import with_comet
 
 NAME = "toy-en-de"
 # The words of a line differ from line to line, so that a bootstrap of lines has something to draw.
@@ -55,7 +57,7 @@ def published(client: MlflowClient, outputs: int | Sequence[str], name: str = NA
     """Register outputs, or translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(outputs) if isinstance(outputs, int) else outputs
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, version, SCORING, hypotheses, REFERENCES)
+    decision = decide(client, version, SCORING, hypotheses, REFERENCES, "bleu")
     if decision.alias:
         client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
@@ -84,6 +86,21 @@ def test_the_champion_is_not_significantly_worse_than_the_best(client: MlflowCli
         assert [published(client, number, name=case).alias for number in faults] == aliases, case
         last = max(place for place, alias in enumerate(aliases, start=1) if alias == CHAMPION)
         assert champion(client, case) == str(last), case
+
+
+def test_comet_decides_where_it_is_asked_for(client: MlflowClient, tmp_path: Path) -> None:
+    command = write_checkpoint(tmp_path / "metric.pt")
+    aliases = []
+    with with_comet(SCORING, command, "evaluate.comet", lambda _: REFERENCES) as scoring:
+        for faults, comet in ((40, "70"), (0, "90"), (20, "80")):  # By BLEU, which is said to be equal, the third's rival is the first.
+            tags = {"bleu": "50", "comet": comet, "comet_signature": command}
+            version = registered(client, with_faults(faults), **tags)
+            decision = decide(client, version, scoring, with_faults(faults), REFERENCES, "comet")
+            aliases.append((decision.alias, decision.rival))
+    assert aliases == [(CHAMPION, ""), (CHAMPION, "1"), ("", "2")]
+    assert " COMET, two-sided p = 0.0001" in decision.reason
+    other = registered(client, with_faults(20), comet="80", comet_signature="another command")
+    assert decide(client, other, scoring, with_faults(20), REFERENCES, "comet").rival == ""
 
 
 def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:

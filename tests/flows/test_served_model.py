@@ -15,6 +15,8 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 import requests
+import torch
+from mlflow import MlflowException, pyfunc
 from mlflow.pyfunc.model import PythonModelContext
 
 from flows import translate
@@ -22,12 +24,15 @@ from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
+from tests.models.on_disk import SMALL, write_model
 from tests.waiting import free_port
+from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
+from transformer_core.models.transformer import Transformer
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers almost 200 requests.
 
@@ -174,6 +179,19 @@ def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(mod
     assert predict(TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
 
 
+def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(9)
+    tags = ["<2de>", "<2fr>"]
+    directory = write_model(Transformer(SMALL, 62), tmp_path / "model", LINES, decode=PAPER_SEARCH, target="targets", user_symbols=tags)
+    publish_in(tmp_path, directory, monkeypatch)
+    served, translator = pyfunc.load_model(f"models:/{MODEL}"), Translator.load(directory)
+    for tag, to in zip(tags, ("de", "fr"), strict=True):
+        wanted = translator.translate([f"{tag} {text}" for text in LINES[:4]], Search())
+        assert served.predict(LINES[:4], params={"to": to, "engine": "torch"}) == [ranked[0].text for ranked in wanted]
+    with pytest.raises(MlflowException, match=r"params\.to: the model translates to de, fr\. Name one"):
+        served.predict(LINES[:4])
+
+
 def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(model_directory: Path) -> None:
     found = [[Hypothesis("", 0.0, 0.0, 0)] for _ in TEXTS]
     predict = predictor(model_directory)
@@ -226,6 +244,7 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert done_file.returncode == 0
     assert done_file.stderr.decode().startswith("lines with unknown characters, which are left out: 1 of ")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
+    assert translate.load(f"models:/{MODEL}").translate(TEXTS) == expected
 
 
 @pytest.mark.usefixtures("server")

@@ -13,10 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flows.process.paths import CHECKPOINT_SCORES, VALIDATION
 from flows.record.recorder import fingerprint_of
 from flows.record.run import RunRecord, read_record, records
 from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
+from tests.embedding_metric import write_checkpoint
 from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
 from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_model
@@ -24,7 +26,7 @@ from transformer_core.config import load_params, resolve
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.files import locked, read_json, write_json
+from transformer_core.files import locked, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
 
@@ -89,7 +91,7 @@ def test_settings_that_do_not_fit_the_data_and_a_missing_aligner_are_refused_in_
 
 def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_long_warm_up_first_and_its_fit_last(place: Path) -> None:
     """A pull of its dependencies, as by `dvc repro --single-item --pull train` in a fresh clone, does not fetch these."""
-    prepare("bpe", warmup=40)
+    prepare("bpe", warmup=40, validate_every=1)
     assert not Path("data/binarized/test").exists()
     assert open_split(Path("data/binarized/train")).longest == LONGEST
     set_params(model=LEARNED | {"most_positions": LONGEST})
@@ -101,6 +103,18 @@ def test_a_training_needs_neither_manifest_nor_test_set_and_names_a_long_warm_up
     starts = [line.split(" ")[0] for line in trained.stderr.splitlines()]
     assert starts.index("train.warmup:") < starts.index("training")
     assert starts[-2:] == ["Perplexity", "The"]  # The second line: the model hardly reads its source.
+
+
+def test_comet_selects_the_best_checkpoints_and_ends_a_training_that_does_not_gain(place: Path) -> None:
+    comet = write_checkpoint(place / "metric.pt")
+    prepare("bpe", updates=4, validate_every=1, bleu_sentences=5, comet=comet, best_by="comet", patience=1, learning_rate_factor=1e-9)
+    trained = stage_here("train")
+    assert trained.returncode == 0, trained.stderr
+    rows = read_numbers(VALIDATION)
+    assert [row["update"] for row in rows] == [1, 2]  # Of outputs that do not change only the first are better than none.
+    kept = read_json(CHECKPOINT_SCORES)
+    assert kept["best_by"] == "comet"
+    assert kept["scores"] == pytest.approx({"1": rows[0]["comet"], "2": rows[1]["comet"]}, abs=1e-3)
 
 
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

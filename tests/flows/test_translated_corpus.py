@@ -17,12 +17,12 @@ from transformer_core.files import read_json, write_json, write_text
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
 
 
-def write_entries(model: str, settings: str = "beam: 2") -> None:
+def write_entries(model: str, settings: str = "") -> None:
     """Corpus `own`, and `student`, whose text is that of `own` twice: by people, and with the target by a model."""
     write_pairs(Path("own.en"), Path("own.de"), [(text, text.upper()) for text in TEXTS])
     new_entry("own", Path("own.en"), Path("own.de"), valid=5, test=5)
     own = Path("corpora/own.yaml").read_text(encoding="utf-8").replace("name: own", "name: student")
-    source = f"  - translated: {{corpus: own, model: {model}, side: target, {settings}}}\n"
+    source = f"  - translated: {{corpus: own, model: {model}, side: target, beam: 2}}\n{settings}"
     Path("corpora/student.yaml").write_text(own.replace("  valid:", f"{source}  valid:"), encoding="utf-8")
 
 
@@ -37,8 +37,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_directory: Path
 
 def test_a_mistake_is_one_line_and_leaves_no_output(place: Path) -> None:
     for model, settings, message in (
-        ("../models/averaged", "beam: 2", "models/averaged is an output of this pipeline. Copy it first, for example: cp -r models/"),
-        ("../pretrained/teacher", "tag: <ft>", "translated.tag: <ft> is not in bpe.user_symbols. Add it there in params.yaml"),
+        ("../models/averaged", "", "models/averaged is an output of this pipeline. Copy it first, for example: cp -r models/"),
+        ("../pretrained/teacher", "    tag: <ft>\n", "tags that are not in bpe.user_symbols: <ft>. Add them there in params.yaml"),
     ):
         write_entries(model, settings)
         ended = stage_here("download")

@@ -66,7 +66,8 @@ splits:
         de: {path: ../own.de, column: 1}
     - files: {en: {path: ../own.en}, de: {path: ../own.de}}
       weight: 0.5
-    - translated: {corpus: own, model: ../teacher, side: source, beam: 5, tag: <bt>}
+    - translated: {corpus: own, model: ../teacher, side: source, beam: 5}
+      tag: <bt>
   valid:
     - files: {en: {path: ../own.en}, de: {path: ../own.de}}
   test:

@@ -26,6 +26,7 @@ def write_model(
     text: Sequence[str] = TEXT,
     training: Training = UNTRAINED,
     decode: Decode | None = None,
+    target: str = "de",
     **settings: Any,
 ) -> Path:
     """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it.
@@ -38,7 +39,7 @@ def write_model(
         model=model.size,  # type: ignore[arg-type]
         vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
         source="en",
-        target="de",
+        target=target,
         training=training,
         decode=decode,
     )

@@ -1,4 +1,4 @@
-"""The Transformer against independent code: PyTorch's own layers, and Marian and M2M100 of Hugging Face's transformers."""
+"""The Transformer against independent code: PyTorch's own layers. For Hugging Face's Marian see test_hugging_face.py."""
 
 from typing import Literal
 
@@ -105,18 +105,3 @@ def test_outputs_and_gradients_equal_those_of_pytorchs_transformer(norm: Literal
         gradient = torch.cat([part.weight.grad for part in parts if part.weight.grad is not None])
         assert torch.allclose(gradient, theirs_layer.multihead_attn.in_proj_weight.grad, atol=1e-9)
         assert torch.allclose(layer.feed_forward.inner.weight.grad, theirs_layer.linear1.weight.grad, atol=1e-9)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_logits_and_gradients_equal_those_of_hugging_faces_models(norm: Literal["post", "pre"]) -> None:
-    from peers.hugging_face import converted  # Here, for it takes seconds.
-
-    model, (source, mask, target) = ours(norm), batch()
-    theirs = converted(model)
-    mine = model.project(model(source, mask, target))
-    logits = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
-    assert torch.allclose(mine, logits, atol=1e-5)
-    picked = torch.randn(mine.shape, generator=torch.Generator().manual_seed(3)) / mine.numel()
-    (mine * picked).sum().backward()
-    (logits * picked).sum().backward()
-    assert torch.allclose(model.embedding.weight.grad, theirs.model.shared.weight.grad, atol=1e-5)

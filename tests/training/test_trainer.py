@@ -55,8 +55,8 @@ on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda",
 SETTINGS = Train(
     init_from=None, updates=24, mix=None, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
     learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
-    label_smoothing=0.1, bpe_dropout=0.0, r_drop=0.0,
-    validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
+    label_smoothing=0.1, bpe_dropout=0.0, modifiers={}, r_drop=0.0,
+    validate_every=12, bleu_sentences=1, best_by="nll", comet=None, patience=0,
     save_every=10, keep=2, keep_best=0,
 )  # fmt: skip
 
@@ -197,15 +197,16 @@ def test_a_gpu_finds_the_gradients_of_a_cpu(split: BinarizedSplit, tmp_path: Pat
 SEGMENTED_ANEW = SETTINGS.model_copy(update={"bpe_dropout": 0.3})
 
 
-def segmenting(text: Path) -> tuple[BinarizedSplit, BpeDropout]:
+def segmenting(text: Path, settings: Train = SEGMENTED_ANEW) -> tuple[BinarizedSplit, BpeDropout]:
     split = open_split(text / "train")
-    return split, BpeDropout(Subword.load(text / "spm.model"), split, SEGMENTED_ANEW)
+    return split, BpeDropout(Subword.load(text / "spm.model"), split, settings)
 
 
 LOW = {"updates": 40, "warmup": 20}
 CUT: dict[str, dict[str, Any]] = {
     "plain": {},
     "BPE-dropout": {"bpe_dropout": 0.3},
+    "modifiers": {"modifiers": {"typos": 0.5}},
     "bf16": {"precision": "bf16"} | LOW,
     "fp16, whose state has its scaler, and R-Drop": {"precision": "fp16", "r_drop": 5.0} | LOW,
 }
@@ -219,8 +220,8 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(
     """One training is stopped again and again: its weights and records are those of a training that is not. In low precision it learns."""
     settings = SETTINGS.model_copy(update=changes)
     new_dropout: Callable[[], BpeDropout | None] = lambda: None  # noqa: E731
-    if settings.bpe_dropout:
-        split, new_dropout = segmenting(text)[0], lambda: segmenting(text)[1]
+    if settings.segments_anew:
+        split, new_dropout = segmenting(text)[0], lambda: segmenting(text, settings)[1]
     straight, watcher, stopped = build(device=device), Watcher(), Watcher()
     whole = trainer_of(straight, split, tmp_path / "straight", settings, watcher, bpe_dropout=new_dropout())
     whole.run()
@@ -806,7 +807,7 @@ def trained(
         return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
 
     split = open_split(data / "train")
-    dropout = BpeDropout(Subword.load(data / "spm.model"), split, settings) if settings.bpe_dropout else None
+    dropout = BpeDropout(Subword.load(data / "spm.model"), split, settings) if settings.segments_anew else None
     trainer = Trainer(model, split, settings, rank, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
     assert trainer.resume() == resume
     try:
@@ -820,7 +821,7 @@ def trained(
 def of_rank(rank: Rank, data: Path, text: Path, out: Path) -> None:
     """Train in several ways, as one of the ranks; rank 0 writes what all of them found to `out`."""
     found: dict[str, Any] = {precision: trained(rank, data, out / precision, precision, **CALM) for precision in ("float64", "float32")}
-    found["bpe_dropout"] = trained(rank, text, out / "bpe_dropout", "float64", bpe_dropout=0.3, **CALM)
+    found["bpe_dropout"] = trained(rank, text, out / "bpe_dropout", "float64", bpe_dropout=0.3, modifiers={"typos": 0.3}, **CALM)
     found["r_drop"] = trained(rank, data, out / "r_drop", "float64", r_drop=5.0, **CALM)
     if rank.world_size == 1:
         found["alone"] = trained(rank, data, out / "alone", "float64", validate_every=24)["weights"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from transformer_core.cli.arguments import Commands, add_command
+from transformer_core.errors import configuration_error
 from transformer_core.tasks import Tokenizer, task_of
 
 
@@ -31,6 +32,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
     parser.add_argument("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")
+    parser.add_argument("--comet", metavar="C", help="command that scores translations (docs/evaluation.md); needs --source")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -39,15 +41,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; warn on standard error if the references look tokenised or are normalised."""
     from transformer_core.evaluation.bleu import tokenizer_of
     from transformer_core.evaluation.comparison import comparison_text, side_by_side
+    from transformer_core.evaluation.neural import with_comet
     from transformer_core.evaluation.scoring import read_aligned, scoring_of
 
+    if arguments.comet and not arguments.source:
+        raise configuration_error("--comet: needs the source sentences", "Name their file with --source.")
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
     language = arguments.ref.suffix[1:]
     scoring = scoring_of(task_of(language), tokenizer_of(language, arguments.tokenize))
     for warning in scoring.check_references(arguments.ref, references, True):
         print(warning, file=sys.stderr)
-    compared = side_by_side(scoring, a, b, references, source[0] if source else None)
+    with with_comet(scoring, arguments.comet, "--comet", lambda _: source[0]) as scoring:
+        compared = side_by_side(scoring, a, b, references, source[0] if source else None)
     if arguments.json:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)
     else:

@@ -1,4 +1,4 @@
-"""`transformer-core export`, `info` and `estimate`: a model for another engine, its size, and the cost of its training."""
+"""`transformer-core export`, `import`, `info` and `estimate`: a model for another engine, its size, and the cost of its training."""
 
 import argparse
 import json
@@ -32,10 +32,21 @@ def add_to(commands: Commands) -> None:
         "convert a model for another engine",
         "transformer-core export --format ctranslate2 --model models/averaged --out exported",
     )
-    export.add_argument("--format", choices=("ctranslate2",), required=True, help="of the other engine")
+    export.add_argument("--format", choices=("ctranslate2", "huggingface"), required=True, help="of the other engine")
     export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
     export.set_defaults(run=run_export)
+    imported = add_command(
+        commands,
+        "import",
+        "convert a Marian model of Hugging Face, such as OPUS-MT's, to a model directory",
+        "transformer-core import opus-mt-en-de pretrained/opus-mt-en-de",
+    )
+    imported.add_argument("folder", metavar="DIR", type=Path, help="with config.json, weights, source.spm, target.spm and vocab.json")
+    imported.add_argument("out", metavar="OUT", type=Path, help="model directory to write")
+    imported.add_argument("--source", metavar="L", help="source language, if tokenizer_config.json names none")
+    imported.add_argument("--target", metavar="L", help="target language, likewise")
+    imported.set_defaults(run=run_import)
     info = add_command(commands, "info", "print the size of a model", "transformer-core info --preset big")
     _add_size_arguments(info)
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -75,13 +86,31 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write the directory and print its size."""
-    from transformer_core.decoding.ctranslate2_export import export_model
+    if arguments.format == "huggingface":
+        from transformer_core.decoding.hugging_face import export_model
+    else:
+        from transformer_core.decoding.ctranslate2_export import export_model
 
     if arguments.out.resolve() == Path.cwd():
         raise configuration_error("--out: is the working directory, which would be replaced", "Name a new folder.")
     export_model(arguments.model, arguments.out)
     size = sum(file.stat().st_size for file in arguments.out.iterdir())
-    print(f"{arguments.out}: a model for CTranslate2, {in_bytes(size)}")
+    print(f"{arguments.out}: a model for {'CTranslate2' if arguments.format == 'ctranslate2' else 'transformers'}, {in_bytes(size)}")
+    return 0
+
+
+def run_import(arguments: argparse.Namespace) -> int:
+    """Write the model directory and print what a training that starts from it must have as settings."""
+    from transformer_core.decoding.hugging_face import import_model
+    from transformer_core.presets import BASE
+
+    if arguments.out.exists():
+        raise configuration_error(f"{arguments.out}: exists", "Name another directory or remove it.")
+    config = import_model(arguments.folder, arguments.out, arguments.source, arguments.target)
+    print(f"{arguments.out}: {config.source} to {config.target}, {config.vocabulary.size:,} subwords")
+    differs = {key: value for key, value in asdict(config.model).items() if value not in (None, getattr(BASE, key))}
+    settings = ", ".join(f"{key}: {value}" for key, value in {"preset": "base", **differs}.items()).replace("True", "true")
+    print(f"to fine-tune it: bpe.vocab_size: {config.vocabulary.size}, model: {{{settings}}}")
     return 0
 
 

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     most = arguments.max_input or MOST_INPUT
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
-        chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
+        chunk = [(subword.encode(source), subword.of_target.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
         for line, pair in enumerate(chunk, start=first + 1):
             for tokens, path in zip(pair, files, strict=True):
                 check_length(tokens, model.most_positions, f"{path}:{line}")

@@ -71,6 +71,7 @@ def add_to(commands: Commands) -> None:
         required=True,
         help="for example models/averaged; several translate together",
     )
+    add("--to", metavar="LANGUAGE", help="target language of a model of several directions")
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next")
     searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
@@ -101,6 +102,7 @@ def add_to(commands: Commands) -> None:
         help="a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
+    add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
@@ -135,12 +137,12 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from transformer_core.decoding.engine import choose_engine, load_engine, translated
-    from transformer_core.decoding.lines import LineReader, most_tokens
+    from transformer_core.decoding.lines import LineReader, most_tokens, to_language
     from transformer_core.models.directory import CONFIG, read_config
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
@@ -157,7 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input))
+        marked = to_language(config, engine.subword, arguments.to, "--to")
+        reader = LineReader(engine.subword, config.source, most_tokens(config, engine.most_positions, arguments.max_input), marked)
         begun: deque[list[Line]] = deque()
         chunks = _chunks(lines, at_once, reader, begun, arguments.prefixes, engine)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
@@ -177,9 +180,12 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
     from transformer_core.config import PAPER_SEARCH
-    from transformer_core.decoding.engine import DecodingRequest
+    from transformer_core.decoding.engine import DecodingRequest, model_gives_way
+    from transformer_core.decoding.glossary import read_glossary
     from transformer_core.decoding.lines import most_tokens
 
+    if arguments.glossary and (arguments.sample or arguments.prefixes):
+        raise configuration_error("--glossary: not with --sample or --prefixes")
     scored = config.decode
     engine, precision = arguments.engine, arguments.precision
     for name, value in (scored.model_dump() if scored else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
@@ -194,13 +200,9 @@ def _completed(arguments: argparse.Namespace, config: "ModelConfig") -> "tuple[E
         scored=arguments.nbest or arguments.scores,
         longest=most_tokens(config, None, arguments.max_input) + arguments.max_extra,
         shortlist=arguments.shortlist,
+        glossary=read_glossary(arguments.glossary) if arguments.glossary else None,
     )
-    asked: EngineOption = arguments.engine
-    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
-        asked = "auto"
-    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
-        wanted = replace(wanted, precision="float32")
-    return asked, wanted
+    return model_gives_way(engine, precision, arguments.engine, wanted)
 
 
 @contextmanager
@@ -298,7 +300,7 @@ def _stdin_lines() -> Iterator[str]:
 
 def _starts(prefixes: Iterator[str], count: int, path: Path | None, engine: "Engine") -> list[list[int]]:
     """Return token ids of the prefixes of as many lines."""
-    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    starts = [engine.subword.of_target.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
     if len(starts) < count:
         raise UserError(
             f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."

@@ -10,10 +10,11 @@ from random import Random
 
 from transformer_core.corpus.text import Pair
 
-# The number in a symbol is the place of its string among the different ones of the source sentence.
+# The number in a symbol is the place of its string among those of the source sentence.
 SYMBOLS = tuple(f"\u27e6{number}\u27e7" for number in range(1, 10))
 _SYMBOL = re.compile("\u27e6[1-9]\u27e7")
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+_UNIT = r"(?:%|\u00b0[CF]\b|(?:k?m|cm|mm|km/h|mph|k?g|mg|t|m?l|[kMGT]B|[kMG]?Hz|k?W|kWh|k?V)\b)"
 _STRING = re.compile(
     "|".join(
         (
@@ -25,6 +26,7 @@ _STRING = re.compile(
             r"\$?\{+[^\s{}]+\}+|\[\w+\]",  # placeholders
             r"%(?:\(\w+\)|\d+\$)?[\d.]*[sdfxi]\b",
             r"\\[nrt]|__\w+?__|(?<!\w)[@#$]\w+|(?<!\w):\w+:(?!\w)",
+            rf"(?<![\w.,])\d+\s?{_UNIT}",
             r"\bv?\d+(?:[.:/-]\d+){1,3}\b(?![.,]\d)|(?<![\w.,])\d{2,}(?![\w]|[.,]\d)",  # times, dates, versions, numbers
             _SYMBOL.pattern,
             f"{_EMOJI}(?:[\ufe0f\u200d\U0001f3fb-\U0001f3ff]|{_EMOJI})*",
@@ -38,16 +40,18 @@ _MOST_ADDED = 3
 
 
 def strings_in(source: str, tags: Collection[str] = ()) -> list[str]:
-    """Return the different strings of a source sentence for which symbols stand, in order, without a tag at its beginning."""
-    found = dict.fromkeys(string[0] for string in _STRING.finditer(source) if not _DECIMAL.fullmatch(string[0]))
-    first = source.partition(" ")[0]
-    return [string for string in found if not (string == first and string in tags)][: len(SYMBOLS)]
+    """Return the strings of a source sentence for which symbols stand, in order, without tags at its beginning."""
+    found = [string[0] for string in _STRING.finditer(source) if not _DECIMAL.fullmatch(string[0])]
+    first = source.split(maxsplit=2)[:2]
+    return [string for string in found if not (string in first and string in tags)][: len(SYMBOLS)]
 
 
 def masked(text: str, strings: Sequence[str]) -> str:
-    """Return a text with the symbol of each of these strings in its place."""
-    symbols = dict(zip(strings, SYMBOLS, strict=False))
-    return _STRING.sub(lambda string: symbols.get(string[0], string[0]), text)
+    """Return a text with symbols in the places of these strings; a string that is there twice has two symbols."""
+    symbols: dict[str, list[str]] = {}
+    for string, symbol in zip(strings, SYMBOLS, strict=False):
+        symbols.setdefault(string, []).append(symbol)
+    return _STRING.sub(lambda string: symbols[string[0]].pop(0) if symbols.get(string[0]) else string[0], text)
 
 
 def restored(text: str, strings: Sequence[str]) -> str:
@@ -56,12 +60,12 @@ def restored(text: str, strings: Sequence[str]) -> str:
     return _SYMBOL.sub(lambda symbol: found.get(symbol[0], ""), text)
 
 
-def with_symbols(pairs: Iterable[Pair[str]], share: float, tags: Collection[str]) -> Iterator[Pair[str]]:
+def with_symbols(pairs: Iterable[Pair[str]], share: float) -> Iterator[Pair[str]]:
     """Yield training pairs with symbols for the strings that both sides have equally often; a share, drawn at random, gets some more."""
     random = Random(_SEED)
     for pair in pairs:
         ours, theirs = (Counter(string[0] for string in _STRING.finditer(text)) for text in pair)
-        strings = [string for string in strings_in(pair.source, tags) if ours[string] == theirs[string]]
+        strings = [string for string in strings_in(pair.source) if ours[string] == theirs[string]]
         drawn = random.random() < share
         yield _with_more(pair, random) if drawn and not ours else Pair(*(masked(text, strings) for text in pair))
 

@@ -1,7 +1,7 @@
 """Export of a Transformer to a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
-from transformer_core.decoding.translator import load_subword
+from transformer_core.decoding.translator import load_subword, targets_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory, write_json
 from transformer_core.models.attention import MultiHeadAttention
@@ -25,6 +25,7 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForwa
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
+from transformer_core.tasks import tag_of
 
 # Length of the table of encodings of a model without a largest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
 # differ from the paper's.)
@@ -32,7 +33,8 @@ TABLE_POSITIONS = 4096
 
 # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 _MAP = "vmap.txt"
-# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package.
+# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package. Of a model of
+# several directions also the pieces before those of a source, by target.
 _SEARCH = "search.json"
 _FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _MAP}
 
@@ -68,14 +70,18 @@ def export_model(source: Path, out: Path) -> None:
     subword = load_subword(source, config)
     spec = _specification(model, subword)
     out = out.resolve()
-    _check_free(out)
+    check_free(out, EXPORTED_WEIGHTS, _FILES)
     spec.validate()
     spec.optimize()  # A shared matrix is written once.
     with new_directory(out) as temporary:
         spec.save(str(temporary))
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
         search = config.decode or PAPER_SEARCH
-        write_json(temporary / _SEARCH, {"beam_size": search.beam, "length_penalty": search.alpha})
+        tags = {target: [subword.pieces[token] for token in subword.encode(tag_of(target))[:-1]] for target in targets_of(config, subword)}
+        write_json(
+            temporary / _SEARCH,
+            {"beam_size": search.beam, "length_penalty": search.alpha, **({"source_prefixes": tags} if tags else {})},
+        )
         if (source / SHORTLIST).is_file():
             write_lines(temporary / _MAP, _vocabulary_map(Shortlist.load(source / SHORTLIST, subword.vocab_size), subword.pieces))
 
@@ -88,10 +94,11 @@ def _vocabulary_map(shortlist: Shortlist, pieces: list[str]) -> Iterator[str]:
         yield f"{piece}\t" + " ".join(pieces[target] for target in np.union1d(targets, token))
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path, marker: str, files: Set[str]) -> None:
+    """Raise `UserError` (78) if `out` exists and is no export that may be replaced: a directory of these files, `marker` among them."""
     if out.is_dir():
         names = {path.name for path in out.iterdir()}
-        if not names or (EXPORTED_WEIGHTS in names and names <= _FILES):
+        if not names or (marker in names and names <= files):
             return
     if out.exists():
         raise configuration_error(f"{out}: exists and is no exported model", "Name another directory or remove it.")
@@ -102,7 +109,8 @@ def _specification(model: Transformer, subword: Subword) -> Any:
     from ctranslate2 import specs  # type: ignore[import-untyped]
 
     size = model.size
-    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
+    activation = specs.common_spec.Activation[size.activation.upper()]
+    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model), "activation": activation}
     encoder, decoder = size.depths
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
@@ -131,6 +139,8 @@ def _fill_encoder(spec: Any, model: Transformer) -> None:
 def _fill_decoder(spec: Any, model: Transformer) -> None:
     spec.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
     spec.projection.weight = _plain(model.output_weight)
+    if model.output_bias is not None:
+        spec.projection.bias = _plain(model.output_bias)
     spec.position_encodings.encodings = _encodings(model.target_positions, model.d_model)
     if model.decoder_norm is not None:
         _fill_norm(spec.layer_norm, model.decoder_norm)
@@ -144,12 +154,14 @@ def _fill_decoder(spec: Any, model: Transformer) -> None:
 def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
     """Fill in the projections: for self-attention one matrix of all three; else the query's, and one matrix of key and value."""
     d_k = attention.query.out_features // attention.heads
-    query, key, value = (_widened(part.weight, attention.heads, width) for part in (attention.query, attention.key, attention.value))
-    if len(spec.linear) == 2:
-        spec.linear[0].weight = torch.cat((query, key, value))
-    else:
-        spec.linear[0].weight, spec.linear[1].weight = query, torch.cat((key, value))
+    parts = [attention.query, attention.key, attention.value]
+    for theirs, ours in zip(spec.linear, [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]], strict=False):
+        theirs.weight = torch.cat([_widened(part.weight, attention.heads, width) for part in ours])
+        if attention.output.bias is not None:
+            theirs.bias = torch.cat([_widened(part.bias[:, None], attention.heads, width).flatten() for part in ours])
     spec.linear[-1].weight = _widened(attention.output.weight.T, attention.heads, width).T
+    if attention.output.bias is not None:
+        spec.linear[-1].bias = _plain(attention.output.bias)
     spec.queries_scale = d_k**-0.5
     _fill_norm(spec.layer_norm, around.norm)
 

@@ -65,7 +65,7 @@ def _score(forward: float, backward: float) -> float:
 
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:
     """Return the cross-entropy of each target given its source, in nats a token, end token included; infinity if a side is too long."""
-    tokens = [(subword.encode(pair.source), subword.encode(pair.target)) for pair in pairs]
+    tokens = [(subword.encode(pair.source), subword.of_target.encode(pair.target)) for pair in pairs]
     most = min(MOST_SENTENCE_TOKENS, model.most_positions or MOST_SENTENCE_TOKENS)
     short = [number for number, sides in enumerate(tokens) if max(map(len, sides)) <= most]
     found = score_tokens(model, [tokens[number][0] for number in short], [tokens[number][1] for number in short], BATCH_TOKENS)

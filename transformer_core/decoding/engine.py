@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -14,6 +14,7 @@ from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
+from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
@@ -40,6 +41,7 @@ class DecodingRequest:
         scored: whether scores or several translations of a line are wanted.
         longest: largest number of tokens of a line or of its translation.
         shortlist: whether the search is among the subwords on shortlists.
+        glossary: wanted translations of terms; for a beam search without prefixes.
     """
 
     models: Sequence[Path]
@@ -50,6 +52,7 @@ class DecodingRequest:
     scored: bool = False
     longest: int = 0
     shortlist: bool = False
+    glossary: Glossary | None = None
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""
@@ -59,6 +62,8 @@ class DecodingRequest:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
             return "CTranslate2 is not used with prefixes"
+        if self.glossary:
+            return "CTranslate2 is not used with a glossary"
         if self.device is not None and self.device.type != "cpu":
             return "CTranslate2 is not used on a GPU"
         if self.precision not in get_args(CTranslate2Precision):
@@ -111,6 +116,21 @@ def choose_engine(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     return Choice("ctranslate2", "the faster one on a CPU")
 
 
+def model_gives_way(
+    engine: EngineOption | None, precision: DecodingPrecision | None, own: EngineOption, wanted: DecodingRequest
+) -> tuple[EngineOption, DecodingRequest]:
+    """Return engine and request for options of which None means the model's own: these give way where they cannot do what is wanted.
+
+    `own` is the model's engine; `wanted` has its precision if none is asked for.
+    """
+    asked = engine or own
+    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
+        asked = "auto"
+    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
+        wanted = replace(wanted, precision="float32")
+    return asked, wanted
+
+
 def load_engine(engine: EngineName, wanted: DecodingRequest) -> Engine:
     """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
     if engine == "torch":
@@ -151,6 +171,8 @@ def translated(
 def _begin(
     engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
+    if isinstance(engine, Translator) and wanted.glossary and isinstance(wanted.search, Search):
+        return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
     assert isinstance(wanted.search, Search)

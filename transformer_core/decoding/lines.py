@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 300 languages, no dependencies; it keeps every character.
@@ -12,9 +12,10 @@ from transformer_core.config import MOST_INPUT
 from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
 from transformer_core.corpus.text import lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.translator import Hypothesis, targets_of
+from transformer_core.errors import configuration_error
 from transformer_core.models.directory import ModelConfig
-from transformer_core.tasks import is_language, without_region
+from transformer_core.tasks import is_language, tag_of, without_region
 
 _AFTER_CLAUSE = re.compile(r"[,;:\u2013\u2014\u060c\u061b] |[\u3001\uff0c\uff1b\uff1a]")
 _AFTER_WORD = re.compile(" ")
@@ -60,11 +61,12 @@ class LineReader:
     """Reads lines as token ids; counts unknown characters and long lines.
 
     A line of more tokens than `most` is translated sentence by sentence. A sentence that is longer still is cut: between clauses, else
-    between words, else between characters. The parts of a line depend on that line alone.
+    between words, else between characters. The parts of a line depend on that line alone. `marked` returns a text as the model reads it.
     """
 
-    def __init__(self, subword: Subword, language: str, most: int) -> None:
+    def __init__(self, subword: Subword, language: str, most: int, marked: Callable[[str], str] = str) -> None:
         self._subword, self._language, self._most = subword, without_region(language), most
+        self._marked = marked
         self._read = 0
         self._unknown: list[int] = []
         self._long: list[int] = []
@@ -77,7 +79,7 @@ class LineReader:
         tokens, strings = self._encoded(text)
         if UNK in tokens:
             self._unknown.append(self._read)
-            self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(text), strings))))
+            self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(self._marked(text)), strings))))
         if len(tokens) - 1 <= self._most and "\n" not in text:
             return Line([tokens], [False], [strings])
         lines = [list(self._parts(normalise(line))) or [""] for line in text.split("\n")]
@@ -122,6 +124,7 @@ class LineReader:
 
     def _encoded(self, text: str) -> tuple[TokenIds, list[str]]:
         """Return the token ids of a text, and the strings for which it has placeholders."""
+        text = self._marked(text)
         strings = strings_of(text, self._subword)
         return self._subword.encode(masked(normalise(text), strings) if strings else text), strings
 
@@ -134,6 +137,20 @@ def strings_of(source: str, subword: Subword) -> list[str]:
 def with_strings(ranked: list[Hypothesis], strings: Sequence[str]) -> list[Hypothesis]:
     """Return translations with these strings in the places of their placeholders."""
     return [replace(one, made_of=restored(one.text, strings)) for one in ranked] if strings else ranked
+
+
+def to_language(config: ModelConfig, subword: Subword, asked: str | None, option: str) -> Callable[[str], str]:
+    """Return the function that tags a text with the language asked for by `option`; that of a model of one direction changes nothing.
+
+    Raises `UserError` (78): a model of several directions has no such target, or none was asked for; or one of one direction has another.
+    """
+    targets = targets_of(config, subword)
+    if asked in ([*targets] if targets else [None, "", config.target]):
+        return (lambda text: f"{tag_of(str(asked))} {text}" if text.strip() else text) if targets else str
+    if not targets:
+        raise configuration_error(f"{option}: the model translates to {config.target} alone, got {asked}", "Leave it out.")
+    fault = f"{option}: the model translates to {', '.join(targets)}"
+    raise configuration_error(f"{fault}, got {asked}" if asked else fault, f"Name one, for example {targets[0]}.")
 
 
 def most_tokens(config: ModelConfig, positions: int | None, asked: int | None = None) -> int:

@@ -44,6 +44,7 @@ class Shortlisted:
         self.ids = torch.from_numpy(union).to(model.device)
         self._allowed = torch.from_numpy(allowed).to(model.device)
         self._weight = model.output_weight.detach()[self.ids]
+        self._bias = None if model.output_bias is None else model.output_bias.detach()[self.ids]
 
     def columns(self, tokens: Tensor) -> Tensor:
         """Return the columns of token ids that are on the shortlists."""
@@ -56,5 +57,5 @@ class Shortlisted:
 
     def step(self, columns: Tensor, state: _State) -> Tensor:
         """Decode the newest tokens (B*K,), as columns, to logits (B*K, U) of the next one."""
-        logits = functional.linear(self._model.decode(self.ids[columns], state.inner), self._weight)
+        logits = functional.linear(self._model.decode(self.ids[columns], state.inner), self._weight, self._bias)
         return (logits.unflatten(0, (len(state.mask), -1)) + state.mask).flatten(0, 1)

@@ -1,6 +1,7 @@
 """Translation of lines by one model or several: lines to subwords, batches of similar length, search, subwords to text."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -25,8 +26,10 @@ from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.ops.decoding_graphs import graphed
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
+from transformer_core.tasks import TARGETS, tag_of
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
+_TAG = re.compile(tag_of(r"(\w[\w-]*)"))
 
 
 @dataclass
@@ -169,7 +172,7 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
-        starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
+        starts = None if prefixes is None else [self.subword.of_target.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
 
     def translate_tokens(
@@ -252,6 +255,11 @@ def check_length(tokens: TokenIds, most_positions: int | None, where: str, engin
     if most_positions is not None and len(tokens) > most_positions:
         has = f"has {most_positions} positions in {engine}" if engine else f"has learned {most_positions} positions"
         raise UserError(f"{where}: {len(tokens)} tokens, but this model {has}", "Split the sentence.")
+
+
+def targets_of(config: ModelConfig, subword: Subword) -> list[str]:
+    """Return the target languages of a model of several directions, sorted; of a model of one direction none."""
+    return sorted(found[1] for piece in subword.pieces if (found := _TAG.fullmatch(piece))) if config.target == TARGETS else []
 
 
 def load_subword(directory: Path, config: ModelConfig) -> Subword:

@@ -17,26 +17,26 @@ def unread_source(validation: Mapping[str, float], updates: int) -> str:
     if validation["update"] < _SHARE * updates or not gain < _LEAST_GAIN:
         return ""
     return (
-        f"The model hardly reads its source: with the sources of other pairs valid loses {gain:.2f} nats a token. Check that the lines of "
-        "both sides of data/clean/train belong together. If they do: more text, a smaller model, or more updates (docs/training.md)."
+        f"The model hardly reads its source: with the sources of other pairs valid loses {max(gain, 0):.2f} nats a token. Check that the "
+        "lines of both sides of data/clean/train belong together. If so: more text, a smaller model, or more updates (docs/training.md)."
     )
 
 
 def fit(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]]) -> str:
-    """Return a sentence on how well the model fits its training text and valid, and what to change; nothing if either was not finite."""
+    """Return a sentence on how well the model fits its training text and valid, and what to change; nothing without two validations."""
     valid = {row["update"]: math.log(row["perplexity"]) for row in validation}
     end = max(valid, default=0)
     recent = [math.log(row["perplexity"]) for row in updates if row["update"] > 0.9 * end]
-    if not valid or not recent or math.isnan(valid[end]):
+    before = [nll for update, nll in valid.items() if update <= 0.8 * end]
+    if not recent or not before or math.isnan(valid[end]):
         return ""
     trained = sum(recent) / len(recent)
     best = min(valid, key=lambda update: valid[update])
-    before = [nll for update, nll in valid.items() if update <= 0.8 * end]
     if valid[end] > valid[best] + _RISE:
         advice = f"overfits since update {best:,.0f}: raise model.dropout, or end earlier (train.patience, average.of: best)"
     elif valid[end] > trained + _GAP:
         advice = "overfits, or valid is of another domain: raise model.dropout, or add text like valid"
-    elif before and before[-1] > valid[end] + _STILL_FALLING:
+    elif before[-1] > valid[end] + _STILL_FALLING:
         advice = "underfits, for valid still improves: raise train.updates"
     else:
         advice = "fits: more updates would change little, a larger model or less dropout might"

@@ -13,14 +13,24 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
+from transformer_core import config
 from transformer_core.corpus.text import normalise, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, references_lack_spaces, ter_metric
+from transformer_core.evaluation.bleu import (
+    NORMALISED,
+    as_outputs,
+    bleu_metric,
+    corpus_bleu,
+    has_ter,
+    references_lack_spaces,
+    ter_metric,
+    tokenizer_of,
+)
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import TEST, compare, interval
 from transformer_core.evaluation.variety import variety
-from transformer_core.tasks import TRANSLATION
+from transformer_core.tasks import TARGETS, TRANSLATION
 
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
@@ -30,6 +40,8 @@ _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?:\s|$)|&(?:apos|quot|amp|lt|g
 TOKENISED_SHARE = 0.1
 
 
+# By a command (neural.py), where one is set.
+COMET = Score(config.COMET, "COMET", has_interval=True, sentence="COMET, by the command in its signature,")
 _TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
 # Each score's metric, given the references and the tokeniser of BLEU.
 _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
@@ -94,6 +106,8 @@ def score(
         values |= zip(declared.keys, interval(metric, hypotheses, references), strict=True)
         signatures[declared.key] = f"{metric.get_signature()}{NORMALISED if changed else ''}"
     wanted = {name.replace("-", "_") for name in named} | (set() if references_lack_spaces(deciding) else {PAPER_BLEU.key})
+    if language == TARGETS:  # Moses' tokens are those of a language.
+        wanted.clear()
     for published, computed in PUBLISHED.items():
         if published.key in wanted:
             values[published.key], signatures[published.key] = computed(hypotheses, references, language)
@@ -124,12 +138,27 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
 def score_sets(
     sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], sources: Sequence[str], manifest: Mapping[str, Any], tokenizer: str = ""
 ) -> dict[str, Scores]:
-    """Return the scores of all sets. The references of test decide on the tokens of all, as in stage publish: one signature for all."""
+    """Return the scores of all sets. The references of test decide on the tokens of all, as in stage publish: one signature for all.
+
+    But in a corpus of several directions the language of a test set of one decides. The score of test is that of all sentences together.
+    """
     outputs, expected = sets["test"]
     deciding, _ = as_outputs(expected)
     named = manifest.get("metrics", [])
-    found = {split: score(*of_set, manifest["target"], named, deciding, tokenizer) for split, of_set in sets.items()}
+    found: dict[str, Scores] = {}
+    for split, of_set in sets.items():
+        language = target_of(manifest, split)
+        if language == manifest["target"]:
+            found[split] = score(*of_set, language, named, deciding, tokenizer)
+        else:
+            found[split] = score(*of_set, language, named, tokenizer=tokenizer_of(language, tokenizer))
     return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
+
+
+def target_of(manifest: Mapping[str, Any], split: str) -> str:
+    """Return the target language of a split, or `TARGETS` if it has several."""
+    found = {part["target"] for part in manifest["splits"][split].get("directions", [])}
+    return found.pop() if len(found) == 1 else str(manifest["target"])
 
 
 def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -179,7 +208,7 @@ def with_tokenizer(name: str) -> Scoring:
 SCORING = Scoring(
     task=TRANSLATION,
     scores=tuple(_METRICS),
-    published=tuple(PUBLISHED),
+    published=(*PUBLISHED, COMET),
     shares=tuple(_SHARES),
     score_sets=score_sets,
     main_score=corpus_bleu,

@@ -18,6 +18,7 @@ from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
 from transformer_core.evaluation.variety import collapse, in_words
 from transformer_core.pictures.attention_maps import layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
+from transformer_core.tasks import direction_of
 
 if TYPE_CHECKING:
     from transformer_core.pictures.attention_maps import AttentionMaps
@@ -96,6 +97,7 @@ def render(report: Report, scoring: Scoring) -> str:
         f"{scoring.task.name}.html",
         scoring.package,
         report=report,
+        direction=direction_of(report.manifest),
         scoring=scoring,
         test=test,
         score=scoring.task.score,

@@ -51,7 +51,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, Dropout], Tensor]
 
 
 class MultiHeadAttention(nn.Module):
-    """h parallel attentions on projections of query, key and value (paper 3.2.2); the projections have no bias.
+    """h parallel attentions on projections of query, key and value (paper 3.2.2); the paper's projections have no bias.
 
     Attributes:
         attend: `scaled_dot_product_attention`, or a faster function with the same result (ops/choice.py).
@@ -62,12 +62,14 @@ class MultiHeadAttention(nn.Module):
         self.heads = size.heads
         self.attend: Attend = scaled_dot_product_attention
         self.dropout = Dropout(size.attention_dropout)
-        self.query = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
-        self.key = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
-        self.value = nn.Linear(size.d_model, size.heads * size.d_v, bias=False)
-        self.output = nn.Linear(size.heads * size.d_v, size.d_model, bias=False)
+        self.query = nn.Linear(size.d_model, size.heads * size.d_k, size.attention_bias)
+        self.key = nn.Linear(size.d_model, size.heads * size.d_k, size.attention_bias)
+        self.value = nn.Linear(size.d_model, size.heads * size.d_v, size.attention_bias)
+        self.output = nn.Linear(size.heads * size.d_v, size.d_model, size.attention_bias)
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)
+            if size.attention_bias:
+                nn.init.zeros_(linear.bias)
 
     def keys_and_values(self, memory: Tensor) -> KeysAndValues:
         """Project the memory: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""

@@ -26,6 +26,8 @@ _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
 # What an export for CTranslate2, which has a config.json of its own, holds instead of `WEIGHTS`.
 EXPORTED_WEIGHTS = "model.bin"
+# What a directory of Hugging Face's Marian models holds instead of `SUBWORD`.
+MARIAN_SUBWORD = "source.spm"
 # The remedy for a model directory that lacks a file.
 MODEL_FILES = f"A model directory holds {WEIGHTS}, {CONFIG} and {SUBWORD}."
 
@@ -106,6 +108,8 @@ def read_config(file: Path, remedy: str = "") -> ModelConfig:
     if (file.parent / EXPORTED_WEIGHTS).exists() and not (file.parent / WEIGHTS).exists():
         fault = f"{file.parent}: an export for CTranslate2, not a model directory"
         raise UserError(fault, "Name the folder of the model that was exported, for example models/averaged.")
+    if (file.parent / MARIAN_SUBWORD).exists():
+        raise UserError(f"{file.parent}: a model of Hugging Face, not a model directory", "Convert it: transformer-core import")
     return check_document(ModelConfig, document, file, remedy)
 
 

@@ -10,14 +10,17 @@ from transformer_core.models.embeddings import Dropout
 from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "swish": functional.silu, "gelu": functional.gelu}
+
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, the same at each position (paper 3.3, eq. 2)."""
+    """max(0, x W1 + b1) W2 + b2, the same at each position (paper 3.3, eq. 2), or with another activation than max(0, x)."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.inner = nn.Linear(size.d_model, size.d_ff)
         self.outer = nn.Linear(size.d_ff, size.d_model)
+        self.activation = ACTIVATIONS[size.activation]
         self.dropout = Dropout(size.relu_dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
@@ -25,7 +28,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D), with an inner width of F."""
-        return self.outer(self.dropout(functional.relu(self.inner(x))))
+        return self.outer(self.dropout(self.activation(self.inner(x))))
 
 
 class Residual(nn.Module):

@@ -86,6 +86,8 @@ class Transformer(TranslationModel):
         self.most_positions = size.most_positions if size.positions == "learned" else None
         self.target_embedding = None if size.tied == "all" else TokenEmbedding(vocab_size, size.d_model)
         self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
+        if size.output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(vocab_size))
         self.source_positions, self.target_positions = _positions(size), _positions(size)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))

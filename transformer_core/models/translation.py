@@ -31,6 +31,7 @@ class TranslationModel(nn.Module, ABC):
         embedding: embedding of source tokens, and of everything that shares its matrix.
         dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
+        output_bias: (V,) bias of the pre-softmax projection; the paper has none.
     """
 
     most_positions: int | None = None
@@ -40,10 +41,11 @@ class TranslationModel(nn.Module, ABC):
         self.d_model = size.d_model
         self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.dropout = Dropout(size.dropout)
+        self.output_bias: Tensor | None = None
 
     @property
     def output_weight(self) -> Tensor:
-        """The (V, D) matrix of the pre-softmax projection, which has no bias; by default the embedding's."""
+        """The (V, D) matrix of the pre-softmax projection; by default the embedding's."""
         return self.embedding.weight
 
     @property
@@ -91,7 +93,13 @@ class TranslationModel(nn.Module, ABC):
 
     def project(self, x: Tensor) -> Tensor:
         """Apply the pre-softmax linear map: (..., D) to logits (..., V)."""
-        return functional.linear(x, self.output_weight)
+        return functional.linear(x, self.output_weight, self.output_bias)
+
+    def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two matrices whose product `a @ b.T` is `project(x)`, for (n, D): a bias is one more column of b, where a is 1."""
+        if self.output_bias is None:
+            return x, self.output_weight
+        return functional.pad(x, (0, 1), value=1.0), torch.cat((self.output_weight, self.output_bias[:, None]), dim=1)
 
 
 def as_autocast(x: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     observer = _RateObserver()
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
-        short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0})
+        short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
         trainer = Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False)
         for _ in ("warm-up, which also makes kernels", "measured"):
             trainer.progress = Progress()

@@ -55,7 +55,7 @@ class Trainer:
 
     Raises:
         UserError: exit code 78, on every rank; ranks have other precisions, kernels or versions of torch or of this package.
-        ValueError: `bpe_dropout` is given and `settings.bpe_dropout` is 0, or `bpe_dropout` is None and `settings.bpe_dropout` is not 0.
+        ValueError: `bpe_dropout` is given and not `settings.segments_anew`, or the other way round.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Trainer:
         machine_flops: float = math.inf,
         bpe_dropout: BpeDropout | None = None,
     ) -> None:
-        if (bpe_dropout is None) != (settings.bpe_dropout == 0):
-            raise ValueError(f"settings.bpe_dropout is {settings.bpe_dropout:g}, and bpe_dropout is {bpe_dropout}")
+        if (bpe_dropout is None) == settings.segments_anew:
+            raise ValueError(f"settings.segments_anew is {settings.segments_anew}, and bpe_dropout is {bpe_dropout}")
         self._model = model
         self._split = split
         self._settings = settings

@@ -188,7 +188,7 @@ class Updater:
             decoded = self._copies.decoded(seen)
         else:
             decoded = seen.decoded(self._model)
-        return cross_entropy(decoded, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
+        return cross_entropy(*self._model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:

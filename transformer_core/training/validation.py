@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from transformer_core.config import MOST_INPUT, Train
+from transformer_core.config import COMET, MOST_INPUT, Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Indices
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import BATCH_TOKENS, Translator, batches_of, shortened
 from transformer_core.errors import UserError
+from transformer_core.external import Scorer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.tasks import Task, load
 from transformer_core.training.devices import Rank, autocast
@@ -21,11 +22,12 @@ from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
-_TOKENS_COMPARED = 40_000  # Target tokens of valid whose loss is also computed with the sources of other pairs.
+_TOKENS_COMPARED = 20_000  # Target tokens of valid whose loss is also computed with the sources of other pairs.
 
 
 class Validation:
-    """Teacher-forced scores of a split, and the task's score of greedy outputs for `train.bleu_sentences` of its sentences.
+    """Teacher-forced scores of a split, and the task's score of greedy outputs for `train.bleu_sentences` of its sentences,
+    and that of the command `train.comet`.
 
     Logits that are not finite do not end a training: the trainer skips updates and can restore the weights. Ranks share the work and get
     the same scores.
@@ -72,6 +74,9 @@ class Validation:
         self._search = Search(beam=1, max_extra=task.max_extra)
         chosen = np.linspace(0, len(split) - 1, min(settings.bleu_sentences, len(split)), dtype=np.int64).tolist()
         self._references = [references[number] for number in chosen]
+        # It ends with this process.
+        self._comet = Scorer(settings.comet, "train.comet", stop_asked) if settings.comet else None
+        self._texts = [subword.decode(split.source[number]) for number in chosen]
         self._sources = [shortened(split.source[number], MOST_INPUT) for number in chosen[rank.index :: rank.world_size]]
 
     def scores(self) -> dict[str, float] | None:
@@ -83,7 +88,12 @@ class Validation:
             lists = self._translator.translate_tokens(self._sources, self._search)
         by_rank, ranks = self._rank.gathered([hypotheses[0].text for hypotheses in lists]), self._rank.world_size
         outputs = [by_rank[place % ranks][place // ranks] for place in range(len(self._references))]
-        return {**scores, self._task.key: load(self._task.corpus_score)(outputs, self._references)}
+        scores[self._task.key] = load(self._task.corpus_score)(outputs, self._references)
+        if self._comet is None:
+            return scores
+        found = self._comet.scores(self._texts, outputs, self._references) if self._rank.index == 0 else []
+        found = self._rank.gathered(found)[0]
+        return {**scores, COMET: 100 * float(np.mean(found))} if found else None
 
     def teacher_forced(self) -> dict[str, float] | None:
         """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
@@ -128,4 +138,4 @@ class Validation:
         """Return the losses of targets with these sources; both are places among the scored pairs."""
         of_sources, of_targets = (self._split.pairs(self._scored[places]) for places in (sources, targets))
         batch = make_batch(replace(of_targets, sources=of_sources.sources)).to(self._rank.device)
-        return cross_entropy(batch.decoded(self._model), self._model.output_weight, batch.targets, label_smoothing=0.0)
+        return cross_entropy(*self._model.factors(batch.decoded(self._model)), batch.targets, label_smoothing=0.0)

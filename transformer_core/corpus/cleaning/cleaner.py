@@ -3,8 +3,10 @@
 Validation and test are repaired in the same way but not filtered: line i stays line i.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -15,7 +17,7 @@ from tqdm import tqdm
 
 from transformer_core.config import Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
+from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, rules
 from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
     PAIR_PARTS,
@@ -47,8 +49,14 @@ LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
-# What scores pairs (decoding/dual_cross_entropy.py): a number for each; lower is better.
+# Source and target language, and the numbers of pairs of consecutive directions.
+Direction = tuple[str, str]
+Directions = Sequence[tuple[Direction, int]]
+
+# What scores pairs (decoding/dual_cross_entropy.py, or a command): a number for each.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
+# A rule that looks at all pairs that are left: returns which to drop.
+Drops = Callable[[Iterator[Pair[str]]], NDArray[np.bool_]]
 
 
 def clean_corpus(
@@ -58,16 +66,19 @@ def clean_corpus(
     target: str,
     settings: Clean,
     workers: int | None = None,
-    scores: PairScores | None = None,
+    scored: Mapping[str, Drops] | None = None,
     tags: Collection[str] = (),
+    directions: Mapping[str, Directions] | None = None,
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
     Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
-        scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
-        tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
+        scored: rules by scores, which are applied last, by name.
+        tags: symbols before source sentences; the rules for one pair and `scored` look at a sentence without its tags.
+        directions: by split, the directions of its pairs, if `source` and `target` are no languages. Each pair is held to the rules for its
+            own, and is compared with the held-out sentences of all.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
@@ -77,21 +88,20 @@ def clean_corpus(
     task = task_of(target)
     splits = {split: _repair_split(raw, folder, split, source, target, task) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
-    sources, targets = (
-        EvaluationSide.of(language, (line for split in held_out for line in read_lines(folder / f"{split}.{language}")))
-        for language in (source, target)
-    )
+    of_pairs = {split: _DirectionOfPairs((directions or {}).get(split) or [((source, target), 0)]) for split in ("train", *held_out)}
+    sides = _evaluation_sides(folder, {split: of_pairs[split] for split in held_out}, source, target, tags)
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
-        targets = replace(targets, scripts=sources.scripts | targets.scripts)
-    median = None if settings.max_length_ratio is None else _median_ratio(*paths)
-    work = _Work(settings, *paths, sources, targets, median, task, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw, rules(settings, sources, targets, median))
+        sides[target] = replace(sides[target], scripts=sides[source].scripts | sides[target].scripts)
+    medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
+    work = _Work(settings, *paths, sides, medians, of_pairs["train"], task, frozenset(tags))
+    names = dict.fromkeys(chain.from_iterable(work.rules_for(direction) for direction in of_pairs["train"].all))
+    train = _Train(folder, source, target, settings, raw, names, scored or {}, tags)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
             train.add(part)
             bar.update(len(part.words))
-    report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
+    report = train.report(splits)
     if not report.pairs_out:
         counts = {**report.dropped, "by the weights": -report.by_weights}
         why = ", ".join(f"{rule} {count:,}" for rule, count in counts.items() if count)
@@ -108,27 +118,71 @@ def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -
     """Write the pairs of a split again with placeholders; a source of valid or test has them for all strings, as in translating."""
     plain = [path.rename(path.with_suffix(f"{path.suffix}.plain")) for path in paths]
     for side, path in enumerate(paths):
-        pairs = read_pairs(*plain)
+        bare = (Pair(without_tag(pair.source, tags), pair.target) for pair in read_pairs(*plain))
         if path.stem == "train":
-            write_lines(path, (pair[side] for pair in with_symbols(pairs, share, tags)))
+            changed = (pair[side] for pair in with_symbols(bare, share))
         else:
-            write_lines(path, (masked(pair[side], strings_in(pair.source, tags)) for pair in pairs))
+            changed = (masked(pair[side], strings_in(pair.source)) for pair in bare)
+        heads = (source.removesuffix(without_tag(source, tags)) if path == paths[0] else "" for source in read_lines(plain[0]))
+        write_lines(path, map(str.__add__, heads, changed))
     for path in plain:
         path.unlink()
 
 
+def worst(share: float, scores: PairScores) -> Drops:
+    """Return the rule that drops this share of the pairs, those with the highest scores; among equals the later."""
+
+    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+        order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
+        dropped = np.zeros(len(order), np.bool_)
+        dropped[order[len(order) - int(share * len(order)) :]] = True
+        return dropped
+
+    return drops
+
+
 def without_tag(source: str, tags: Collection[str]) -> str:
-    """Return a source sentence without the tag at its beginning, if it has one of these."""
+    """Return a source sentence without the tags at its beginning, if it has some of these."""
     first, _, rest = source.partition(" ")
-    return rest if first in tags else source
+    return without_tag(rest, tags) if first in tags else source
 
 
-def _median_ratio(source: Path, target: Path) -> float | None:
-    """Return the median ratio of a source's characters to its target's; None if no pair has text on both sides."""
+class _DirectionOfPairs:
+    """The direction of each pair by its number, from 1."""
+
+    def __init__(self, directions: Directions) -> None:
+        self._directions = [direction for direction, _ in directions]
+        self._ends = np.cumsum([pairs for _, pairs in directions])[:-1].tolist()
+        self.all = list(dict.fromkeys(self._directions))
+
+    def of(self, number: int) -> Direction:
+        """Return the direction of a pair."""
+        return self._directions[bisect_left(self._ends, number)]
+
+
+def _evaluation_sides(
+    folder: Path, splits: Mapping[str, _DirectionOfPairs], source: str, target: str, tags: Collection[str]
+) -> dict[str, EvaluationSide]:
+    """Return the side of each language, whichever side of a pair it is; a test set of one direction is also in that of all."""
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for split, directions in splits.items():
+        for number, pair in enumerate(read_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}"), start=1):
+            left, right = directions.of(number)
+            texts[left].append(without_tag(pair.source, tags))
+            texts[right].append(pair.target)
+    languages = {language for directions in splits.values() for direction in directions.all for language in direction}
+    return {language: EvaluationSide.of(language, texts[language]) for language in sorted(languages)}
+
+
+def _median_ratios(source: Path, target: Path, directions: _DirectionOfPairs, tags: Collection[str]) -> dict[Direction, float]:
+    """Return, by direction, the median ratio of a source's characters to its target's; of those with a pair that has text on both sides."""
+    ratios: defaultdict[Direction, array[float]] = defaultdict(lambda: array("f"))
     lines = zip(read_raw_lines(source), read_raw_lines(target), strict=False)  # Their number is checked later.
-    lengths = ([len(line.decode(errors="replace")) for line in pair] for pair in lines)
-    ratios = np.fromiter((left / right for left, right in lengths if left and right), np.float32)
-    return float(np.median(ratios)) if len(ratios) else None
+    for number, pair in enumerate(lines, start=1):
+        left, right = (line.decode(errors="replace") for line in pair)
+        if (left := without_tag(left, tags)) and right:
+            ratios[directions.of(number)].append(len(left) / len(right))
+    return {direction: float(np.median(found)) for direction, found in ratios.items()}
 
 
 def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str, task: Task) -> SplitReport:
@@ -195,15 +249,20 @@ class _Work:
     settings: Clean
     source_path: Path
     target_path: Path
-    source: EvaluationSide
-    target: EvaluationSide
-    median: float | None
+    sides: Mapping[str, EvaluationSide]
+    medians: Mapping[Direction, float]
+    directions: _DirectionOfPairs
     task: Task
     tags: frozenset[str]
 
+    def rules_for(self, direction: Direction) -> dict[str, Rule]:
+        """Return the rules for pairs of a direction."""
+        source, target = (self.sides.get(language) or EvaluationSide.of(language, ()) for language in direction)
+        return rules(self.settings, source, target, self.medians.get(direction))
+
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
-        asked = rules(self.settings, self.source, self.target, self.median)
+        asked = {direction: self.rules_for(direction) for direction in self.directions.all}
         part = _Part(np.zeros((len(chunk.source), 2), np.uint8), np.zeros(len(chunk.source), np.bool_))
         kept: list[Pair[str]] = []
         for index, raw_pair in enumerate(map(Pair, chunk.source, chunk.target)):
@@ -213,7 +272,8 @@ class _Work:
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
             words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
-            rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
+            own = asked[self.directions.of(chunk.first + index)]
+            rule = next((name for name, drops in own.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
                 kept.append(_learnt(pair, self.task, self.target_path, chunk.first + index))
@@ -244,7 +304,17 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(self, folder: Path, source: str, target: str, settings: Clean, raw: Path, for_one_pair: Iterable[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        target: str,
+        settings: Clean,
+        raw: Path,
+        for_one_pair: Iterable[str],
+        scored: Mapping[str, Drops],
+        tags: Collection[str],
+    ) -> None:
         self._raw, self._folder = raw, folder
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
@@ -254,8 +324,7 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._drop_worst = settings.drop_worst
-        scored = [LOW_SCORE] if settings.drop_worst else []
+        self._scored, self._tags = scored, tags
         self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
@@ -273,7 +342,7 @@ class _Train:
         self._kept.append(part.kept)
         self._tally.add(part.tally)
 
-    def report(self, splits: dict[str, SplitReport], scores: PairScores | None) -> CleaningReport:
+    def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
         """Write the text without its repeats and its worst pairs, and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
@@ -285,11 +354,12 @@ class _Train:
             left &= ~found
             self._tally.dropped[name] = int(found.sum())
             self._show(name, np.flatnonzero(found)[:EXAMPLES].tolist())
-        if scores is not None:
-            worst = self._worst(left, scores)
-            left[worst] = False
-            self._tally.dropped[LOW_SCORE] = len(worst)
-            self._show(LOW_SCORE, worst[:EXAMPLES].tolist())
+        for name, drops in self._scored.items():
+            pairs = compress(read_pairs(*self._all), left)
+            bad = np.flatnonzero(left)[drops(Pair(without_tag(pair.source, self._tags), pair.target) for pair in pairs)]
+            left[bad] = False
+            self._tally.dropped[name] = len(bad)
+            self._show(name, bad[:EXAMPLES].tolist())
         times = self._times(left)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
@@ -318,12 +388,6 @@ class _Train:
             # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
-
-    def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
-        """Return ascending indices of the share `drop_worst` of the remaining pairs with the highest scores; among equals the later."""
-        found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
-        order = np.argsort(found, kind="stable")
-        return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])
 
     def _show(self, rule: str, numbers: list[int]) -> None:
         """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""

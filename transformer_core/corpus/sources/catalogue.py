@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
@@ -14,7 +15,7 @@ from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.schema import Count, Language, Name, NonNegativeInt, Section, combined_error, validate_document
-from transformer_core.tasks import TREES
+from transformer_core.tasks import SOURCES, TARGETS, TREES
 from transformer_core.yaml_io import read_yaml
 
 OWN_ENTRIES = Path("corpora")
@@ -91,7 +92,6 @@ class Translated(Section):
         model: model directory, or one of the registry. A relative path starts at the entry's folder, or at `corpora/` for a packaged entry.
         side: `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al. 2016).
         pick: `nearest` is, of the `beam` best, the hypothesis with the highest chrF to the other entry's own sentence.
-        tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
     """
 
     corpus: Name
@@ -101,7 +101,6 @@ class Translated(Section):
     alpha: Alpha = 0.6
     pick: Literal["best", "nearest"] = "best"
     precision: DecodingPrecision = "float32"
-    tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None
 
     @property
     def registered(self) -> bool:
@@ -116,6 +115,8 @@ class Source(Section):
         trees: files of bracketed trees as in the Penn Treebank; their words are the source, the target is `tree`. A relative pattern starts
             at the entry's folder; a packaged entry whose folder has no such file looks in `corpora/`.
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
+        tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
+        direction: the one of the entry's `directions` that it serves; None for all that `files` or `https` have the languages for.
         name: the part of the training text to which its pairs belong, for `train.mix`; several sources may have the same.
     """
 
@@ -126,6 +127,8 @@ class Source(Section):
     trees: TreePattern | None = None
     translated: Translated | None = None
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None
+    direction: Name | None = None
     name: Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="letters, digits, dashes and underscores")] | None = None
 
     @property
@@ -134,7 +137,7 @@ class Source(Section):
         return [name for name in KINDS if getattr(self, name) is not None]
 
 
-KINDS = [name for name in Source.model_fields if name not in ("weight", "name")]
+KINDS = [name for name in Source.model_fields if name not in ("weight", "tag", "direction", "name")]
 
 Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(KINDS))]
 
@@ -160,7 +163,9 @@ class Entry(Section):
 
     `licence` is null if the owner names none. `metrics` names further scores, with which published figures on this corpus were computed
     (evaluation/moses_bleu.py). `tests` has test sets beside the main one, `splits.test`: they are translated and scored, too, and train has
-    none of their sentences (`clean.drop_overlap`).
+    none of their sentences (`clean.drop_overlap`). `directions`, such as en-de, are those of one model, from `sources` to `targets`: a tag
+    before each source sentence names its target (`tasks.tag_of`). A `temperature` T above 1
+    repeats pairs of small directions: the share of n pairs becomes proportional to n^(1/T).
     """
 
     name: Name
@@ -171,15 +176,27 @@ class Entry(Section):
     metrics: list[FurtherScore] = Field(default_factory=list)
     splits: Splits
     tests: dict[str, Sources] = Field(default_factory=dict)
+    directions: list[Name] = Field(default_factory=list)
+    temperature: Annotated[float, Field(ge=1)] = 1.0
 
     @property
     def sources(self) -> dict[str, list[Source]]:
         """The sources by split, or by name of a further test set."""
         return {split: sources for split, sources in self.splits if sources is not None} | self.tests
 
+    def directions_of(self, source: Source) -> list[tuple[str, str]]:
+        """Return source and target language of each direction that a source serves."""
+        has = [*(source.files or source.https or {})] or self.languages
+        return _directions([source.direction] if source.direction else self.directions, has)
+
     def key_of(self, split: str) -> str:
         """Return the key of a split's sources: splits.train, tests.test_2017."""
         return f"{'tests' if split in self.tests else 'splits'}.{split}"
+
+
+def _directions(names: list[str], languages: list[str]) -> list[tuple[str, str]]:
+    """Return the directions of these names, such as en-de, between these languages."""
+    return [(left, right) for name in names for left, right in permutations(languages, 2) if name == f"{left}-{right}"]
 
 
 @dataclass(frozen=True)
@@ -234,6 +251,15 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
     for name in entry.tests:
         if not _TEST_NAME.fullmatch(name):
             yield configuration_error(f"{path}: tests: must have names such as test_2017, with letters, digits, _ and -, got {name!r}")
+    if entry.directions and {TREES, SOURCES, TARGETS} & {*entry.languages}:
+        yield configuration_error(f"{path}: directions: are only for languages of text, got {', '.join(entry.languages)}")
+    if len(_directions(entry.directions, entry.languages)) < len(entry.directions):
+        languages = ", ".join(entry.languages)
+        yield configuration_error(
+            f"{path}: directions: must be such as en-de of the languages {languages}, got {', '.join(entry.directions)}"
+        )
+    if entry.temperature != 1 and not entry.directions:
+        yield configuration_error(f"{path}: temperature: is only for entries with directions")
     if alone and entry.tests:
         yield configuration_error(f"{path}: tests: is only for entries of two or more languages")
     for split, sources in entry.sources.items():
@@ -252,12 +278,21 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
     if len(source.kinds) != 1:
         kinds = ", ".join(source.kinds) or "nothing"
         yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {kinds}")
+    if entry.directions and not entry.directions_of(source):
+        yield configuration_error(
+            f"{where}: must serve one of the directions {', '.join(entry.directions)}", "Its languages are not theirs."
+        )
+    elif entry.directions and not (source.files or source.https or source.direction):
+        yield configuration_error(f"{where}.direction: must name one of {', '.join(entry.directions)}")
+    if source.direction not in (None, *entry.directions):
+        yield configuration_error(f"{where}.direction: must be one of the entry's directions, got {source.direction}")
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
         yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):
         if of_language is None:
             continue
-        if set(of_language) != set(entry.languages):
+        missing = () if entry.directions else set(entry.languages) - set(of_language)
+        if missing or set(of_language) - set(entry.languages):
             yield configuration_error(
                 f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
             )
@@ -265,8 +300,11 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:
     """Check that the entry has both languages. Raises `UserError` (78); `asked_by` is the file that asks for them, for the message."""
+    if found.entry.directions and (source, target) == (SOURCES, TARGETS):
+        return
     for key, language in (("source", source), ("target", target)):
         if language not in found.entry.languages:
             key = f"download.{key}" if asked_by == PARAMS_FILE else "translated.corpus"
             fault = f"{asked_by}: {key}: {found.path} has no language {language!r}"
-            raise configuration_error(fault, f"It has {', '.join(found.entry.languages)}.")
+            several = f", and {SOURCES} and {TARGETS} for all its directions" if found.entry.directions else ""
+            raise configuration_error(fault, f"It has {', '.join(found.entry.languages)}{several}.")

@@ -21,11 +21,20 @@ class SideRecord(Section):
     lines: Total
 
 
+class DirectionRecord(Section):
+    """Consecutive pairs of one direction."""
+
+    source: Language
+    target: Language
+    pairs: Total
+
+
 class SplitRecord(Section):
-    """A split; `files` are by language."""
+    """A split; `files` are by language. `directions` has its pairs in order, and is missing if the corpus has one direction."""
 
     pairs: Total
     files: dict[str, SideRecord]
+    directions: list[DirectionRecord] = Field(default_factory=list)
 
 
 class Manifest(Section):

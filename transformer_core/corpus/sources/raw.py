@@ -1,41 +1,71 @@
 """data/raw: two aligned files for each split of an entry, and a manifest with their sums and origins."""
 
+from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
 from transformer_core.corpus.sources.catalogue import Source
-from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
+from transformer_core.corpus.sources.manifest import MANIFEST, DirectionRecord, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
+from transformer_core.tasks import TARGETS
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A source, the reader of one of its directions, and the pairs if it has been opened."""
+
+    source: Source
+    reader: SourceReader
+    opened: OpenedSource | None = None
+
+    @property
+    def made(self) -> TranslatedSource | None:
+        """The source as one that a model translates; None for another."""
+        return TranslatedSource(self.source.translated, self.reader) if self.source.translated else None
+
+
+# Direction, source and number of pairs of consecutive lines.
+_Lines = tuple[tuple[str, str], Source, int]
 
 
 def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = None) -> Manifest:
     """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder, then the locks of new sums.
 
+    Of several directions, each source sentence begins with a tag, and each direction has a test set beside the one of all.
     Sources `translated`, for which `teachers` are needed, come last, so that a fault elsewhere is found first.
     Raises `UserError`: as `SourceReader.open` and `TranslatedSource.open`; exit code 65 also if a split is empty.
     """
     entry, path = reader.found.entry, reader.found.path
-    by_model = [(TranslatedSource(source.translated, reader), source) for source in entry.splits.train if source.translated]
+    splits = _splits(reader)
+    by_model = [part for part in splits["train"] if part.made]
     origins: list[Origin] = []
-    for split in entry.sources:
-        opened = [(reader.open(source), source) for source in entry.sources[split] if not source.translated]
-        origins += _write_split(reader, split, opened, folder)
+    lines: dict[str, list[_Lines]] = {}
+    for split, parts in splits.items():
+        opened = [replace(part, opened=part.reader.open(part.source)) for part in parts if not part.made]
+        lines[split] = _write_split(reader, split, opened, folder)
+        origins += _origins(split, opened)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     if by_model:
         assert teachers is not None
-        origins += _write_split(reader, "train", [(made.open(teachers), source) for made, source in by_model], folder, "ab")
+        opened = [replace(part, opened=part.made.open(teachers)) for part in by_model if part.made]
+        lines["train"] += _write_split(reader, "train", opened, folder, "ab")
+        origins += _origins("train", opened)
+    _write_weights(lines["train"], entry.temperature, folder / PAIR_WEIGHTS)
+    _write_parts(lines["train"], folder / PAIR_PARTS)
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
         target=reader.target,
         licence=entry.licence,
-        splits={split: _record(folder, split, reader.direction) for split in entry.sources},
+        splits={split: _record(folder, split, reader.direction, lines[split]) for split in splits},
         origin=origins,
         metrics=[*entry.metrics],
     )
@@ -44,29 +74,69 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     return manifest
 
 
-def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord:
+def _splits(reader: SourceReader) -> dict[str, list[_Part]]:
+    """Return the parts of each split. Of several directions a test set has a further one for each, and those of `tests` only these."""
+    found: dict[str, list[_Part]] = {}
+    for split, sources in reader.found.entry.sources.items():
+        parts = [_Part(source, part) for source in sources for part in reader.readers_of(source)]
+        several = reader.target == TARGETS
+        if not (several and split in reader.found.entry.tests):
+            found[split] = parts
+        for part in parts if several and split not in ("train", "valid") else ():
+            found.setdefault(f"{split}_{'-'.join(part.reader.direction)}", []).append(part)
+    return found
+
+
+def _origins(split: str, parts: list[_Part]) -> list[Origin]:
+    found: list[Origin] = []
+    for part in parts:
+        tags = part.reader.tags_of(part.source)
+        tag = {"tag": " ".join(tags)} if tags else {}
+        found += [{"split": split, **origin, **tag} for origin in (part.opened.origins if part.opened else [])]
+    return found
+
+
+def _record(folder: Path, split: str, direction: tuple[str, str], lines: list[_Lines]) -> SplitRecord:
     files = {}
     for language in direction:
         path = folder / f"{split}.{language}"
         files[language] = SideRecord(sha256=sha256_of(path), lines=sum(1 for _ in read_raw_lines(path)))
-    return SplitRecord(pairs=files[direction[0]].lines, files=files)
+    directions = [DirectionRecord(source=source, target=target, pairs=pairs) for (source, target), _, pairs in lines]
+    return SplitRecord(pairs=files[direction[0]].lines, files=files, directions=directions if direction[1] == TARGETS else [])
 
 
-def _write_split(
-    reader: SourceReader, split: str, opened: list[tuple[OpenedSource, Source]], folder: Path, mode: Literal["wb", "ab"] = "wb"
-) -> list[Origin]:
-    """Write or append opened sources to a split, each pair with its weight and the name of its part, and return their origins."""
-    sources = reader.found.entry.sources[split]
-    columns = [PAIR_WEIGHTS] if any(source.weight != 1 for source in sources) else []
-    columns += [PAIR_PARTS] if any(source.name for source in sources) else []
+def _write_split(reader: SourceReader, split: str, parts: list[_Part], folder: Path, mode: Literal["wb", "ab"] = "wb") -> list[_Lines]:
+    """Write or append opened sources to a split, and return what lines they became."""
+    found: list[_Lines] = []
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        beside = {name: stack.enter_context((folder / name).open(mode)) for name in columns}
-        for part, source in opened:
-            values = {PAIR_WEIGHTS: f"{source.weight:.17g}", PAIR_PARTS: source.name or UNNAMED_PART}
-            for pair in part.pairs:
-                for file, line in zip(files, pair, strict=True):
+        for part in parts:
+            tags = "".join(f"{tag} " for tag in part.reader.tags_of(part.source)).encode()
+            pairs = 0
+            for pair in part.opened.pairs if part.opened else ():
+                for file, line in zip(files, (tags + pair.source, pair.target), strict=True):
                     file.write(line + b"\n")
-                for name, column in beside.items():
-                    column.write(f"{values[name]}\n".encode())
-    return [{"split": split, **origin} for part, _ in opened for origin in part.origins]
+                pairs += 1
+            found.append((part.reader.direction, part.source, pairs))
+    return found
+
+
+def _write_weights(lines: list[_Lines], temperature: float, file: Path) -> None:
+    """Write the weight of each pair: its source's, times (n / largest n)^(1/T - 1) for its direction of n weighted pairs."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for direction, source, pairs in lines:
+        sizes[direction] += source.weight * pairs  # type: ignore[assignment]  # A float.
+    largest = max(sizes.values())
+    weights = [source.weight * (sizes[direction] / largest) ** (1 / temperature - 1) if pairs else 1 for direction, source, pairs in lines]
+    if any(weight != 1 for weight in weights):
+        with file.open("wb") as written:
+            for weight, (_, _, pairs) in zip(weights, lines, strict=True):
+                written.writelines(repeat(b"%.17g\n" % weight, pairs))
+
+
+def _write_parts(lines: list[_Lines], file: Path) -> None:
+    """Write the part of each pair, the name of its source, if any has one."""
+    if any(source.name for _, source, _ in lines):
+        with file.open("w", encoding="utf-8") as written:
+            for _, source, pairs in lines:
+                written.writelines(repeat(f"{source.name or UNNAMED_PART}\n", pairs))

@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from hashlib import sha256
 from itertools import chain
@@ -18,7 +18,7 @@ from transformer_core.corpus.sources.formats import Side, file_pairs
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import Pair, aligned, read_raw_lines
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
-from transformer_core.tasks import TREES, task_of
+from transformer_core.tasks import TARGETS, TREES, tag_of, task_of
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,14 @@ class SourceReader:
     Args:
         source: source language; `target` likewise.
         fetcher: the source of files that are not local.
+        tagged: whether the direction is one of several in a model.
     """
 
     found: FoundEntry
     source: str
     target: str
     fetcher: Fetcher
+    tagged: bool = False
 
     def open(self, wanted: Source) -> OpenedSource:
         """Open a source. Files that are not local are fetched before this returns.
@@ -69,6 +71,22 @@ class SourceReader:
     def direction(self) -> tuple[str, str]:
         """The source and the target language."""
         return self.source, self.target
+
+    def readers_of(self, wanted: Source) -> list["SourceReader"]:
+        """Return the reader of a source: this one, or of several directions one for each that the source serves."""
+        entry = self.found.entry
+        if self.target == TARGETS:
+            return [replace(self, source=source, target=target, tagged=True) for source, target in entry.directions_of(wanted)]
+        if not entry.directions:
+            return [self]
+        serves = wanted.direction in (None, "-".join(self.direction)) and {*self.direction} <= {
+            *(wanted.files or wanted.https or self.direction)
+        }
+        return [self] if serves else []
+
+    def tags_of(self, wanted: Source) -> list[str]:
+        """Return what stands before each source sentence of a source in this direction."""
+        return [*([tag_of(self.target)] if self.tagged else []), *([wanted.tag] if wanted.tag else [])]
 
     def local_files(self, wanted: Source) -> list[Path]:
         """Return the paths of a source's local files; named files may be missing. Sources of other kinds have none."""

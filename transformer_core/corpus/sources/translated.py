@@ -112,9 +112,8 @@ class TranslatedSource:
         forward = self.wanted.side == "target"
         pairs = chain.from_iterable(self.text.open(source).pairs for source in self.sources)
         texts = pairs if forward else (Pair(pair.target, pair.source) for pair in pairs)
-        tag = f"{self.wanted.tag} ".encode() if self.wanted.tag else b""
         for text, made in teachers.translate(self.wanted, directory, texts):
-            yield Pair(tag + text, made) if forward else Pair(tag + made, text)
+            yield Pair(text, made) if forward else Pair(made, text)
 
 
 def registered_models(found: FoundEntry) -> list[str]:
@@ -123,12 +122,13 @@ def registered_models(found: FoundEntry) -> list[str]:
     return sorted({translated.model for translated in wanted if translated.registered})
 
 
-def check_tags(found: FoundEntry, symbols: list[str]) -> None:
+def check_tags(reader: SourceReader, symbols: list[str]) -> None:
     """Check that the tags of an entry are symbols of the vocabulary. Raises `UserError` (78): one is not among `bpe.user_symbols`."""
-    for source in found.entry.splits.train:
-        if source.translated and source.translated.tag and source.translated.tag not in symbols:
-            fault = f"{found.path}: translated.tag: {source.translated.tag} is not in bpe.user_symbols"
-            raise configuration_error(fault, f"Add it there in {PARAMS_FILE}, so that it is one token.")
+    sources = chain.from_iterable(reader.found.entry.sources.values())
+    tags = [tag for source in sources for part in reader.readers_of(source) for tag in part.tags_of(source)]
+    if missing := [tag for tag in dict.fromkeys(tags) if tag not in symbols]:
+        fault = f"{reader.found.path}: tags that are not in bpe.user_symbols: {', '.join(missing)}"
+        raise configuration_error(fault, f"Add them there in {PARAMS_FILE}, so that each is one token.")
 
 
 def _files_of(directory: Path) -> list[Path]:

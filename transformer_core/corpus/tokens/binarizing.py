@@ -137,7 +137,7 @@ def _shards(parts: Iterable[EncodedPairs]) -> Iterator[list[EncodedPairs]]:
 def _encode(subword: Subword, max_tokens: int | None, source: Path, target: Path, chunk: Chunk) -> EncodedPairs:
     """Encode a chunk of the text of two files; workers apply it."""
     sources, targets = (
-        subword.encode_clean([decode_line(line, path, number) for number, line in enumerate(lines, start=chunk.first)])
-        for path, lines in ((source, chunk.source), (target, chunk.target))
+        side.encode_clean([decode_line(line, path, number) for number, line in enumerate(lines, start=chunk.first)])
+        for side, path, lines in ((subword, source, chunk.source), (subword.of_target, target, chunk.target))
     )
     return EncodedPairs.of(sources, targets, chunk.first, subword.vocab_size, max_tokens)

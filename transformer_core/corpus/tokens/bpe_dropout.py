@@ -1,14 +1,17 @@
-"""BPE-dropout (Provilkov et al. 2020): in every epoch, words are segmented again with some merges left out at random."""
+"""BPE-dropout (Provilkov et al. 2020): in every epoch, words, or modified ones, are segmented again with merges left out."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from transformer_core.config import Train
+from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, StoredIds
+from transformer_core.corpus.tokens.modifiers import MODIFIERS
 from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
 
 _NO_MERGE = float("inf")
@@ -24,7 +27,7 @@ class BpeDropout:
     def __init__(self, subword: Subword, split: BinarizedSplit, settings: Train) -> None:
         self._split, self._settings, self._longest = split, settings, split.longest
         self._pieces, self._costs = subword.pieces, subword.merge_costs
-        self._ids = {piece: token for token, piece in enumerate(self._pieces)}
+        self._subword, self._ids = subword, {piece: token for token, piece in enumerate(self._pieces)}
         # Special tokens and a user's symbols never merge; here each is a word of its own.
         self._alone = np.array([not {piece, *piece} <= self._costs.keys() for piece in self._pieces])
         self._initial = self._alone | [piece.startswith(SPACE_MARK) for piece in self._pieces]
@@ -32,7 +35,7 @@ class BpeDropout:
 
     def segmented(self, update: GlobalBatch, at: Cursor) -> tuple[GlobalBatch, list[Pairs]]:
         """Return an update of the plan, `at` the cursor before it, with new micro-batches for the new lengths, and their tokens."""
-        plain = self._split.pairs(np.concatenate(update.microbatches))
+        plain = self._modified(self._split.pairs(np.concatenate(update.microbatches)), at.epoch)
         sentences = [*plain.sources, *plain.targets]
         # From 1, because numpy treats [seed, epoch, 0] as [seed, epoch], the seed of the epoch's plan.
         sampled = self.resegmented(sentences, np.random.default_rng([self._settings.seed, at.epoch, at.done + 1]))
@@ -45,6 +48,21 @@ class BpeDropout:
         positions = sum(len(part) * int(part.lengths.max(axis=1).sum()) for part in parts)
         source_tokens, target_tokens = pairs.lengths.sum(axis=1).tolist()
         return GlobalBatch(tuple(part.numbers for part in parts), source_tokens, target_tokens, positions), parts
+
+    def _modified(self, pairs: Pairs, epoch: int) -> Pairs:
+        """Return the pairs, some of them modified; not those with symbols or unknown characters, and not to more than the longest."""
+        sources, targets = list(pairs.sources), list(pairs.targets)
+        for row, number in enumerate(pairs.numbers.tolist() if any(self._settings.modifiers.values()) else ()):
+            random, pair = Random(f"{self._settings.seed} {epoch} {number}"), (sources[row], targets[row])
+            drawn = [name for name in MODIFIERS if random.random() < self._settings.modifiers.get(name, 0)]
+            if drawn and not any(self._alone[side[:-1]].any() for side in pair):
+                text = Pair(*map(self._subword.decode, pair))
+                for name in drawn:
+                    text = MODIFIERS[name](text, random)
+                changed: list[Any] = [np.array(ids, pair[0].dtype) for ids in self._subword.encode_clean(text)]
+                if max(map(len, changed)) <= self._longest:
+                    sources[row], targets[row] = changed
+        return Pairs(pairs.numbers, sources, targets)
 
     def resegmented(self, sentences: Sequence[StoredIds], random: np.random.Generator) -> list[StoredIds]:
         """Segment sentences, each with its eos, again. The words change of which a merge of the plain segmentation is left out."""

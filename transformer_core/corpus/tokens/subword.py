@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, takewhile
 from pathlib import Path
@@ -26,6 +26,7 @@ from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file
 
 PAD, UNK, BOS, EOS = range(4)
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -33,6 +34,8 @@ TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
+# Begins a model file of two sides: the tag of field 200, an extension that SentencePiece skips, which is the target's model.
+_TARGET_FIELD, _TARGET_TAG = 200, b"\xc2\x0c"
 _QUOTES = dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f\uff02", '"')
 _QUOTES |= dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a\uff07", "'")
 
@@ -44,10 +47,12 @@ class Subword:
     Args:
         processor: the SentencePiece model.
         hash: SHA-256 of the model file.
+        target: the model that splits target text if it is another one (`two_sided`); both have the same token ids.
     """
 
     processor: sentencepiece.SentencePieceProcessor
     hash: str
+    target: sentencepiece.SentencePieceProcessor | None = None
 
     @classmethod
     def load(cls, path: Path, remedy: str = "Make it with: dvc repro bpe") -> Subword:
@@ -58,21 +63,27 @@ class Subword:
             raise UserError(f"{path}: no such file", remedy) from None
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+            target = sentencepiece.SentencePieceProcessor(model_proto=_target_of(model)) if model.startswith(_TARGET_TAG) else None
+        except (RuntimeError, ValueError):
             raise _no_model(path, remedy) from None
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
             raise _no_model(path, remedy)
-        subword = cls(processor, hashlib.sha256(model).hexdigest())
+        subword = cls(processor, hashlib.sha256(model).hexdigest(), target)
         try:
             processor.decode([*range(len(subword.pieces))])
         except UnicodeDecodeError:
             raise UserError(f"{path}: a piece is not valid UTF-8", remedy) from None
         return subword
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """Number of token ids, the special ones included."""
-        return int(self.processor.get_piece_size())
+        return int(self.processor.get_piece_size()) if self.target is None else int(self._trainer.vocab_size)
+
+    @property
+    def of_target(self) -> Subword:
+        """The vocabulary as it reads text of the target language."""
+        return self if self.target is None else replace(self, processor=self.target)
 
     @cached_property
     def pieces(self) -> list[str]:
@@ -81,18 +92,27 @@ class Subword:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text and eos; the text is normalised first, as training text was."""
-        return [*self.processor.encode(_prepared(text)), EOS]
+        return self._encoded([_prepared(text)])[0]
 
     def encode_clean(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of normalised texts, each with eos."""
-        marked = [text.replace(SPACE_MARK, _PLAIN) for text in texts]
-        encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
-        return encoded
+        return self._encoded([text.replace(SPACE_MARK, _PLAIN) for text in texts])
+
+    def _encoded(self, texts: list[str]) -> list[list[int]]:
+        """Return token ids with eos. Of two sides, a piece that one of them alone knows is found by its text, as Marian does."""
+        if self.target is None:
+            encoded: list[list[int]] = self.processor.encode(texts, add_eos=True, num_threads=1)
+            return encoded
+        return [[*(self._tokens.get(piece, UNK) for piece in pieces), EOS] for pieces in self.processor.encode(texts, out_type=str)]
+
+    @cached_property
+    def _tokens(self) -> dict[str, int]:
+        return {piece: token for token, piece in enumerate(self.pieces)}
 
     def unknown_characters(self, text: str) -> set[str]:
         """Return the characters of a text that are read as the unknown token, which no output contains."""
         prepared = _prepared(text)
-        tokens = zip(self.processor.encode(prepared), self.processor.encode(prepared, out_type=str), strict=True)
+        tokens = zip(self._encoded([prepared])[0][:-1], self.processor.encode(prepared, out_type=str), strict=True)
         return {character for token, piece in tokens if token == UNK for character in piece}
 
     @property
@@ -127,8 +147,11 @@ class Subword:
     @property
     def is_bpe(self) -> bool:
         """Whether this is a BPE model."""
-        trainer = _proto(self.processor.serialized_model_proto()).trainer_spec
-        return bool(trainer.model_type == trainer.BPE)
+        return bool(self._trainer.model_type == self._trainer.BPE)
+
+    @cached_property
+    def _trainer(self) -> Any:
+        return _proto(self.processor.serialized_model_proto()).trainer_spec
 
     @cached_property
     def merge_costs(self) -> dict[str, float]:
@@ -220,6 +243,61 @@ def replacements(settings: Bpe) -> dict[str, str]:
     if settings.lowercase:
         found = {text: form.lower() for text, form in found.items()}
     return {text: form for text, form in found.items() if text != form}
+
+
+def two_sided(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
+    """Return one model file for two SentencePiece models with common token ids, as Marian's: it splits text as each of them does.
+
+    If both are the same, with these ids, that is the file.
+
+    Args:
+        source: the model file for the source language.
+        target: likewise; no side has to have all pieces.
+        pieces: the piece of each token id from `EOS` + 1 on.
+
+    Raises:
+        RuntimeError: a model is damaged.
+        ValueError: a BPE model lacks pieces, which would change its merges.
+    """
+    own = sentencepiece.SentencePieceProcessor(model_proto=source)
+    if source == target and [*map(own.id_to_piece, range(own.get_piece_size()))] == [*SPECIAL, *pieces]:
+        return source
+    body = _with_ids(target, pieces)
+    size, length = len(body), b""
+    while size > 0x7F:
+        size, length = size >> 7, length + bytes([size & 0x7F | 0x80])
+    return _TARGET_TAG + length + bytes([size]) + body + _with_ids(source, pieces)
+
+
+def _with_ids(model: bytes, pieces: Sequence[str]) -> bytes:
+    """Return a model in which token ids have these pieces. Its other ones have greater ids; the pieces that it lacks split no text."""
+    proto = _proto(sentencepiece.SentencePieceProcessor(model_proto=model).serialized_model_proto())
+    trainer = proto.trainer_spec
+    own = {piece.piece: (piece.score, piece.type) for piece in proto.pieces if piece.piece not in SPECIAL}
+    if trainer.model_type == trainer.BPE and not own.keys() >= {*pieces}:
+        raise ValueError("a BPE model that lacks pieces of the vocabulary")
+    unused, control, unknown, user = (getattr(proto.SentencePiece, kind) for kind in ("UNUSED", "CONTROL", "UNKNOWN", "USER_DEFINED"))
+    kinds = dict.fromkeys(SPECIAL, (0.0, control)) | {"<unk>": (0.0, unknown)}
+    kinds |= {piece: own.pop(piece, (0.0, user if is_tag(piece) else unused)) for piece in pieces}
+    del proto.pieces[:]
+    for piece, (score, kind) in (kinds | own).items():
+        proto.pieces.add(piece=piece, score=score, type=kind)
+    trainer.vocab_size = len(kinds)
+    trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = PAD, UNK, BOS, EOS
+    trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIAL
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def is_tag(piece: str) -> bool:
+    """Whether this is the tag by which a Marian model of several languages knows the target, as ">>deu<<" before the text."""
+    return piece.startswith(f"{SPACE_MARK}>>") and piece.endswith("<<")
+
+
+def _target_of(model: bytes) -> bytes:
+    from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
+
+    (found,) = (field.data for field in UnknownFieldSet(_proto(model)) if field.field_number == _TARGET_FIELD)
+    return bytes(found)
 
 
 def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:

@@ -12,10 +12,13 @@ class FusedSelfAttention(SelfAttention):
     def __init__(self, attention: SelfAttention) -> None:
         nn.Module.__init__(self)
         self.heads, self.attend, self.dropout, self.output = attention.heads, attention.attend, attention.dropout, attention.output
-        weights = [part.weight.detach() for part in (attention.query, attention.key, attention.value)]
-        self._widths = [len(weight) for weight in weights]
-        self._projection = nn.Linear(weights[0].shape[1], sum(self._widths), bias=False, device="meta")
-        self._projection.weight = nn.Parameter(torch.cat(weights))
+        parts = (attention.query, attention.key, attention.value)
+        self._widths = [len(part.weight) for part in parts]
+        has_bias = attention.query.bias is not None
+        self._projection = nn.Linear(attention.query.in_features, sum(self._widths), has_bias, device="meta")
+        self._projection.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]))
+        if has_bias:
+            self._projection.bias = nn.Parameter(torch.cat([part.bias.detach() for part in parts]))
 
     def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
         query, key, value = map(self.split, self._projection(x).split(self._widths, dim=-1))

@@ -1,0 +1,52 @@
+"""`transformer_core.load`: translation in another program as the command translates, with the same choices."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clone import ROOT
+from tests.decoding.parity import WordsOnly
+from tests.models.on_disk import write_model
+from transformer_core import load
+from transformer_core.cli import main
+from transformer_core.config import PAPER_SEARCH
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
+from transformer_core.decoding.translator import Translator
+
+LINES = ["the dog sees a cat", "", "a cat sees the house"]
+
+
+@pytest.fixture(scope="module")
+def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scored = PAPER_SEARCH.model_copy(update={"engine": "ctranslate2", "beam": 3, "penalty": "power", "alpha": 1.0})
+    return write_model(model, tmp_path_factory.mktemp("learnt") / "model", decode=scored)
+
+
+def test_a_loaded_model_translates_as_the_command_does(directory: Path, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    model = load(directory)
+    for options, search in (((), {}), (("--beam", "1", "--max-extra", "3"), {"beam": 1, "max_extra": 3})):
+        assert main(["translate", "--model", str(directory), *options, str(tmp_path / "in")]) == 0
+        assert "".join(f"{text}\n" for text in model.translate(LINES, **search)).encode() == capfdbinary.readouterr().out
+
+
+def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(directory: Path) -> None:
+    found = load(str(directory), engine="torch").hypotheses(LINES, nbest=2, beam=4)
+    wanted = Translator.load(directory).translate(LINES, Search(4, 1.0, "power", nbest=2))
+    assert [[(each.text, each.score) for each in ranked] for ranked in found] == [
+        [(each.text, each.score) for each in ranked[:2]] for ranked in wanted
+    ]
+    assert [len(ranked) for ranked in found] == [2, 1, 2]
+    own = load(directory, precision="int8")
+    assert own.translate(LINES)[1] == ""
+    assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]
+
+
+def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:
+    with pytest.raises(TypeError, match="one text; put it in a list"):
+        load(directory).translate("the dog")
+    code = "import sys; from transformer_core import load; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
