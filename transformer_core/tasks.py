@@ -90,7 +90,7 @@ def tag_of(target: str) -> str:
 
 def direction_of(manifest: Mapping[str, Any]) -> str:
     """Return the direction of a corpus as text: en → de, or of several: en-de, de-en."""
-    several = [f"{part['source']}-{part['target']}" for part in manifest["splits"]["test"].get("directions", [])]
+    several = [f"{source}-{target}" for source, target, _ in manifest["splits"]["test"].get("directions", [])]
     return ", ".join(several) or f"{manifest['source']} → {manifest['target']}"
 
 

@@ -115,14 +115,9 @@ def tags_of_corpus() -> set[str]:
     return {tag for origin in read_output(MANIFEST)["origin"] for tag in origin.get("tag", "").split()}
 
 
-def directions_of_corpus() -> dict[str, list[tuple[tuple[str, str], int]]]:
-    """Return, by split, the direction and the number of consecutive pairs of data/raw; empty for a corpus of one direction."""
-    splits = read_output(MANIFEST)["splits"]
-    return {
-        split: [((part["source"], part["target"]), part["pairs"]) for part in record["directions"]]
-        for split, record in splits.items()
-        if "directions" in record
-    }
+def directions_of_corpus() -> dict[str, list[tuple[str, str, int]]]:
+    """Return, by split, `SplitRecord.directions` of data/raw; empty for a corpus of one direction."""
+    return {split: record.get("directions", []) for split, record in read_output(MANIFEST)["splits"].items()}
 
 
 def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import check_tags
 from transformer_core.corpus.text import read_lines, read_pairs, write_lines
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_export import export_model
+from transformer_core.decoding.translator import Translator
 from transformer_core.evaluation.metrics import score_sets
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
@@ -76,9 +78,7 @@ def test_a_tag_before_each_source_sentence_names_its_target_and_each_direction_h
     assert list(read_pairs(Path("raw/test_de-en.sources"), Path("raw/test_de-en.targets"))) == [
         (f"<2en> {left}", right) for left, right in zip(TEXTS["v.de"], TEXTS["v.en"], strict=True)
     ]
-    assert [(part.source, part.target, part.pairs) for part in manifest.splits["train"].directions] == [
-        ("en", "de", 4), ("de", "en", 4), ("ru", "en", 2)
-    ]  # fmt: skip
+    assert manifest.splits["train"].directions == [("en", "de", 4), ("de", "en", 4), ("ru", "en", 2)]
     check_tags(reader(), TAGS)
     with refused(78, r"corpora/talk.yaml: tags that are not in bpe.user_symbols: <2de>, <2en>"):
         check_tags(reader(), ["<web>"])
@@ -99,9 +99,9 @@ def test_a_temperature_repeats_the_pairs_of_small_directions() -> None:
     ("old", "new", "message"),
     [
         ("ru-en]", "ru-fr]", "directions: must be such as en-de of the languages en, de, ru, got en-de, de-en, ru-fr"),
-        ("de-en, ru-en]", "de-en]", "splits.train.1: must serve one of the directions en-de, de-en"),
-        ("tag: <web>", "direction: en-ru", "splits.train.1.direction: must be one of the entry's directions, got en-ru"),
-        ("    - files: {en: {path: s.en}, ru: {path: s.ru}}", "    - sacrebleu: wmt13", "splits.train.1.direction: must name one of en-de"),
+        ("de-en, ru-en]", "de-en]", "splits.train.1.direction: must be one of en-de, de-en"),
+        ("tag: <web>", "direction: en-ru", "splits.train.1.direction: must be one of en-de"),
+        ("    - files: {en: {path: s.en}, ru: {path: s.ru}}", "    - sacrebleu: wmt13", "splits.train.1.direction: must be one of en-de"),
         ("directions: [en-de, de-en, ru-en]", "temperature: 5", "temperature: is only for entries with directions"),
     ],
 )
@@ -113,9 +113,7 @@ def test_a_direction_that_cannot_be_is_refused(old: str, new: str, message: str)
 def test_pairs_are_cleaned_by_the_rules_of_their_languages_without_tags_and_hold_no_test_sentence_of_any_direction() -> None:
     write_lines(Path("corpora/s.en"), ["a cat", "My name"])
     manifest, _ = raw()
-    directions = {
-        split: [((part.source, part.target), part.pairs) for part in record.directions] for split, record in manifest.splits.items()
-    }
+    directions = {split: record.directions for split, record in manifest.splits.items()}
     for settings, dropped in (
         (FOREIGN, {"собака"}),  # Russian is no foreign alphabet in ru-en alone.
         (OVERLAP, {"One house", "My name"}),
@@ -141,7 +139,7 @@ def test_a_placeholder_is_written_behind_the_tag() -> None:
 def test_a_test_set_of_one_direction_is_scored_with_the_tokens_of_its_language() -> None:
     chinese, german = ["第一只狗睡在房子里。"] * 2, ["Der erste Hund schläft im Haus."] * 3
     sets = {"test": (german + chinese, german + chinese), "test_en-zh": (chinese, chinese), "test_en-de": (german, german)}
-    splits = {f"test_en-{target}": {"directions": [{"source": "en", "target": target, "pairs": 2}]} for target in ("zh", "de")}
+    splits = {f"test_en-{target}": {"directions": [("en", target, 2)]} for target in ("zh", "de")}
     of_all = {"directions": [record["directions"][0] for record in splits.values()]}
     found = score_sets(sets, german + chinese, {"source": "sources", "target": "targets", "splits": {"test": of_all, **splits}})
     assert [found[name].signatures["bleu"].split("|")[3] for name in sets] == ["tok:13a", "tok:zh", "tok:13a"]
@@ -154,29 +152,19 @@ def test_a_model_of_several_directions_translates_to_the_language_asked_for(caps
     directory = write_model(build(size, VOCAB + 2), Path("model"), TEXT, target="targets", user_symbols=["<2de>", "<2en>"])
     single = write_model(build(size, VOCAB), Path("single"))
     write_lines(Path("in"), ["the dog sees a cat", "", "a cat"])
-    write_lines(Path("tagged"), ["<2en> the dog sees a cat", "", "<2en> a cat"])
 
     def translated(*options: str, model: Path = directory) -> tuple[int, str]:
         code = main(["translate", "--model", str(model), "--engine", "torch", "--scores", *options])
         out, err = capsys.readouterr()
         return code, out or err
 
-    by_hand = write_model_of_one_direction(directory)
-    assert translated("--to", "en", "in") == translated("tagged", model=by_hand)
-    assert translated("--to", "en", "in") != translated("--to", "de", "in")
+    translator = Translator.load(directory)
+    for to in ("de", "en"):
+        best = translator.translate([f"<2{to}> {line}" if line else "" for line in read_lines(Path("in"))], Search())
+        scored = [f"{ranked[0].score:.4f}\t{ranked[0].log_probability:.4f}\t{ranked[0].text}\n" for ranked in best]
+        assert translated("--to", to, "in") == (0, "".join(scored))
     assert translated("in") == (78, "--to: the model translates to de, en. Name one, for example de.\n")
     assert translated("--to", "fr", "in")[1].startswith("--to: the model translates to de, en, got fr. ")
     assert translated("--to", "fr", "in", model=single)[1] == "--to: the model translates to de alone, got fr. Leave it out.\n"
     export_model(directory, Path("out"))
     assert json.loads(Path("out/search.json").read_text())["source_prefixes"] == {"de": ["▁", "<2de>"], "en": ["▁", "<2en>"]}
-
-
-def write_model_of_one_direction(directory: Path) -> Path:
-    """The same model under the name of one direction, whose tags are only text."""
-    config = json.loads((directory / "config.json").read_text())
-    alone = Path("alone")
-    alone.mkdir()
-    for file in directory.iterdir():
-        (alone / file.name).write_bytes(file.read_bytes())
-    (alone / "config.json").write_text(json.dumps(config | {"target": "de"}))
-    return alone

@@ -145,19 +145,17 @@ def score_sets(
     outputs, expected = sets["test"]
     deciding, _ = as_outputs(expected)
     named = manifest.get("metrics", [])
-    found: dict[str, Scores] = {}
+    found = {}
     for split, of_set in sets.items():
         language = target_of(manifest, split)
-        if language == manifest["target"]:
-            found[split] = score(*of_set, language, named, deciding, tokenizer)
-        else:
-            found[split] = score(*of_set, language, named, tokenizer=tokenizer_of(language, tokenizer))
+        tokens = (deciding, tokenizer) if language == manifest["target"] else (None, tokenizer_of(language, tokenizer))
+        found[split] = score(*of_set, language, named, *tokens)
     return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
 
 
 def target_of(manifest: Mapping[str, Any], split: str) -> str:
     """Return the target language of a split, or `TARGETS` if it has several."""
-    found = {part["target"] for part in manifest["splits"][split].get("directions", [])}
+    found = {target for _, target, _ in manifest["splits"][split].get("directions", [])}
     return found.pop() if len(found) == 1 else str(manifest["target"])
 
 

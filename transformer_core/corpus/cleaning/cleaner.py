@@ -49,9 +49,9 @@ LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
-# Source and target language, and the numbers of pairs of consecutive directions.
+# Source and target language; and of consecutive pairs these and their number.
 Direction = tuple[str, str]
-Directions = Sequence[tuple[Direction, int]]
+Directions = Sequence[tuple[str, str, int]]
 
 # What scores pairs (decoding/dual_cross_entropy.py, or a command): a number for each.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
@@ -88,7 +88,7 @@ def clean_corpus(
     task = task_of(target)
     splits = {split: _repair_split(raw, folder, split, source, target, task) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
-    of_pairs = {split: _DirectionOfPairs((directions or {}).get(split) or [((source, target), 0)]) for split in ("train", *held_out)}
+    of_pairs = {split: _DirectionOfPairs((directions or {}).get(split) or [(source, target, 0)]) for split in ("train", *held_out)}
     sides = _evaluation_sides(folder, {split: of_pairs[split] for split in held_out}, source, target, tags)
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
         sides[target] = replace(sides[target], scripts=sides[source].scripts | sides[target].scripts)
@@ -151,8 +151,8 @@ class _DirectionOfPairs:
     """The direction of each pair by its number, from 1."""
 
     def __init__(self, directions: Directions) -> None:
-        self._directions = [direction for direction, _ in directions]
-        self._ends = np.cumsum([pairs for _, pairs in directions])[:-1].tolist()
+        self._directions = [(source, target) for source, target, _ in directions]
+        self._ends = np.cumsum([pairs for _, _, pairs in directions])[:-1].tolist()
         self.all = list(dict.fromkeys(self._directions))
 
     def of(self, number: int) -> Direction:

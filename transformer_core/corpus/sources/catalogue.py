@@ -185,9 +185,10 @@ class Entry(Section):
         return {split: sources for split, sources in self.splits if sources is not None} | self.tests
 
     def directions_of(self, source: Source) -> list[tuple[str, str]]:
-        """Return source and target language of each direction that a source serves."""
-        has = [*(source.files or source.https or {})] or self.languages
-        return _directions([source.direction] if source.direction else self.directions, has)
+        """Return source and target language of each direction that a source serves: the one that it names, or those of its languages."""
+        if source.direction:
+            return _directions([source.direction] if source.direction in self.directions else [], self.languages)
+        return _directions(self.directions, [*(source.files or source.https or {})])
 
     def key_of(self, split: str) -> str:
         """Return the key of a split's sources: splits.train, tests.test_2017."""
@@ -278,14 +279,8 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
     if len(source.kinds) != 1:
         kinds = ", ".join(source.kinds) or "nothing"
         yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {kinds}")
-    if entry.directions and not entry.directions_of(source):
-        yield configuration_error(
-            f"{where}: must serve one of the directions {', '.join(entry.directions)}", "Its languages are not theirs."
-        )
-    elif entry.directions and not (source.files or source.https or source.direction):
-        yield configuration_error(f"{where}.direction: must name one of {', '.join(entry.directions)}")
-    if source.direction not in (None, *entry.directions):
-        yield configuration_error(f"{where}.direction: must be one of the entry's directions, got {source.direction}")
+    if (entry.directions or source.direction) and not entry.directions_of(source):
+        yield configuration_error(f"{where}.direction: must be one of {', '.join(entry.directions) or 'directions, which the entry lacks'}")
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
         yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):

@@ -1,6 +1,6 @@
 """manifest.json of data/raw: the corpus, the sums of its files, and their origins."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,20 +21,13 @@ class SideRecord(Section):
     lines: Total
 
 
-class DirectionRecord(Section):
-    """Consecutive pairs of one direction."""
-
-    source: Language
-    target: Language
-    pairs: Total
-
-
 class SplitRecord(Section):
-    """A split; `files` are by language. `directions` has its pairs in order, and is missing if the corpus has one direction."""
+    """A split; `files` are by language. `directions`, of a corpus of several, are source, target and
+    number of pairs of consecutive lines."""
 
     pairs: Total
     files: dict[str, SideRecord]
-    directions: list[DirectionRecord] = Field(default_factory=list)
+    directions: list[Annotated[tuple[Language, Language, Total], Field(strict=False)]] = Field(default_factory=list)
 
 
 class Manifest(Section):

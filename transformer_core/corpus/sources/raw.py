@@ -2,35 +2,21 @@
 
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
 from transformer_core.corpus.sources.catalogue import Source
-from transformer_core.corpus.sources.manifest import MANIFEST, DirectionRecord, Manifest, Origin, SideRecord, SplitRecord
+from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, read_raw_lines
+from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 from transformer_core.tasks import TARGETS
 
-
-@dataclass(frozen=True)
-class _Part:
-    """A source, the reader of one of its directions, and the pairs if it has been opened."""
-
-    source: Source
-    reader: SourceReader
-    opened: OpenedSource | None = None
-
-    @property
-    def made(self) -> TranslatedSource | None:
-        """The source as one that a model translates; None for another."""
-        return TranslatedSource(self.source.translated, self.reader) if self.source.translated else None
-
-
+# A source, and the reader of one of its directions.
+_Part = tuple[Source, SourceReader]
 # Direction, source and number of pairs of consecutive lines.
 _Lines = tuple[tuple[str, str], Source, int]
 
@@ -44,20 +30,17 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     """
     entry, path = reader.found.entry, reader.found.path
     splits = _splits(reader)
-    by_model = [part for part in splits["train"] if part.made]
+    by_model = [part for part in splits["train"] if part[0].translated]
     origins: list[Origin] = []
     lines: dict[str, list[_Lines]] = {}
     for split, parts in splits.items():
-        opened = [replace(part, opened=part.reader.open(part.source)) for part in parts if not part.made]
-        lines[split] = _write_split(reader, split, opened, folder)
-        origins += _origins(split, opened)
+        opened = [(part, _opened(*part)) for part in parts if not part[0].translated]
+        lines[split] = _write_split(reader, split, opened, folder, origins)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     if by_model:
-        assert teachers is not None
-        opened = [replace(part, opened=part.made.open(teachers)) for part in by_model if part.made]
-        lines["train"] += _write_split(reader, "train", opened, folder, "ab")
-        origins += _origins("train", opened)
+        opened = [(part, _opened(*part, teachers)) for part in by_model]
+        lines["train"] += _write_split(reader, "train", opened, folder, origins, "ab")
     _write_weights(lines["train"], entry.temperature, folder / PAIR_WEIGHTS)
     _write_parts(lines["train"], folder / PAIR_PARTS)
     manifest = Manifest(
@@ -78,22 +61,26 @@ def _splits(reader: SourceReader) -> dict[str, list[_Part]]:
     """Return the parts of each split. Of several directions a test set has a further one for each, and those of `tests` only these."""
     found: dict[str, list[_Part]] = {}
     for split, sources in reader.found.entry.sources.items():
-        parts = [_Part(source, part) for source in sources for part in reader.readers_of(source)]
+        parts = [(source, part) for source in sources for part in reader.readers_of(source)]
         several = reader.target == TARGETS
         if not (several and split in reader.found.entry.tests):
             found[split] = parts
-        for part in parts if several and split not in ("train", "valid") else ():
-            found.setdefault(f"{split}_{'-'.join(part.reader.direction)}", []).append(part)
+        for source, part in parts if several and split not in ("train", "valid") else ():
+            found.setdefault(f"{split}_{'-'.join(part.direction)}", []).append((source, part))
     return found
 
 
-def _origins(split: str, parts: list[_Part]) -> list[Origin]:
-    found: list[Origin] = []
-    for part in parts:
-        tags = part.reader.tags_of(part.source)
-        tag = {"tag": " ".join(tags)} if tags else {}
-        found += [{"split": split, **origin, **tag} for origin in (part.opened.origins if part.opened else [])]
-    return found
+def _opened(source: Source, reader: SourceReader, teachers: Teachers | None = None) -> OpenedSource:
+    """Open a source, with its tags before each source sentence."""
+    if source.translated:
+        assert teachers is not None
+        opened = TranslatedSource(source.translated, reader).open(teachers)
+    else:
+        opened = reader.open(source)
+    if not (tags := " ".join(reader.tags_of(source))):
+        return opened
+    pairs = (Pair(f"{tags} ".encode() + pair.source, pair.target) for pair in opened.pairs)
+    return OpenedSource(pairs, [{**origin, "tag": tags} for origin in opened.origins])
 
 
 def _record(folder: Path, split: str, direction: tuple[str, str], lines: list[_Lines]) -> SplitRecord:
@@ -101,23 +88,30 @@ def _record(folder: Path, split: str, direction: tuple[str, str], lines: list[_L
     for language in direction:
         path = folder / f"{split}.{language}"
         files[language] = SideRecord(sha256=sha256_of(path), lines=sum(1 for _ in read_raw_lines(path)))
-    directions = [DirectionRecord(source=source, target=target, pairs=pairs) for (source, target), _, pairs in lines]
-    return SplitRecord(pairs=files[direction[0]].lines, files=files, directions=directions if direction[1] == TARGETS else [])
+    directions = [(*of_lines, pairs) for of_lines, _, pairs in lines] if direction[1] == TARGETS else []
+    return SplitRecord(pairs=files[direction[0]].lines, files=files, directions=directions)
 
 
-def _write_split(reader: SourceReader, split: str, parts: list[_Part], folder: Path, mode: Literal["wb", "ab"] = "wb") -> list[_Lines]:
-    """Write or append opened sources to a split, and return what lines they became."""
+def _write_split(
+    reader: SourceReader,
+    split: str,
+    opened: list[tuple[_Part, OpenedSource]],
+    folder: Path,
+    origins: list[Origin],
+    mode: Literal["wb", "ab"] = "wb",
+) -> list[_Lines]:
+    """Write or append opened sources to a split, add their origins, and return what lines they became."""
     found: list[_Lines] = []
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        for part in parts:
-            tags = "".join(f"{tag} " for tag in part.reader.tags_of(part.source)).encode()
+        for (source, part), content in opened:
+            origins += [{"split": split, **origin} for origin in content.origins]
             pairs = 0
-            for pair in part.opened.pairs if part.opened else ():
-                for file, line in zip(files, (tags + pair.source, pair.target), strict=True):
+            for pair in content.pairs:
+                for file, line in zip(files, pair, strict=True):
                     file.write(line + b"\n")
                 pairs += 1
-            found.append((part.reader.direction, part.source, pairs))
+            found.append((part.direction, source, pairs))
     return found
 
 
