@@ -74,6 +74,8 @@ CONVERTED: list[dict[str, Any]] = [
     {"d_k": 5, "d_v": 5},
     {"d_k": 3, "d_v": 7},
     {"d_k": 9, "d_v": 2, "norm": "pre"},
+    {"activation": "swish", "attention_bias": True, "output_bias": True},
+    {"activation": "gelu", "attention_bias": True, "d_k": 3, "d_v": 7},
     {"positions": "learned", "most_positions": 30},
     {"positions": "none"},
     {"layers": 1, "d_model": 32, "d_ff": 20, "heads": 2},

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -20,10 +21,12 @@ from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword, 
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.hugging_face import export_model, import_model
+from transformer_core.decoding.restricted import Shortlisted
 from transformer_core.decoding.translator import Translator
 from transformer_core.files import read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import load_model, read_config, save_model
+from transformer_core.models.ops.choice import can_pack
 from transformer_core.presets import TransformerSize
 from transformer_core.training.loss import cross_entropy
 
@@ -174,6 +177,20 @@ def test_the_loss_of_a_model_with_an_output_bias_is_that_of_its_logits() -> None
     found = torch.autograd.grad(loss.objective, [hidden, model.output_bias, model.output_weight])
     assert torch.allclose(loss.objective, expected)
     assert all(map(torch.allclose, found, gradients))
+
+
+@torch.no_grad()
+def test_a_shortlist_has_the_output_bias_of_its_subwords_and_packed_batches_take_no_model_with_biases() -> None:
+    model = build(WITH_BIASES, 40).eval()
+    assert model.output_bias is not None
+    torch.nn.init.normal_(model.output_bias)
+    tokens, source = torch.tensor([BOS]), torch.tensor([[5, 6, EOS]])
+    ids = np.array([*range(EOS + 1), 7, 30])
+    shortlisted = Shortlisted(model, [ids])
+    logits = shortlisted.step(tokens, shortlisted.start(source, source != PAD))
+    assert torch.allclose(logits, model.step(tokens, model.start(source, source != PAD))[:, ids], atol=1e-6)
+    settings = ({"attention_bias": True}, {"output_bias": True}, {"activation": "gelu"})
+    assert [can_pack(SMALL), *(can_pack(SMALL.changed(setting)) for setting in settings)] == [True, False, False, False]
 
 
 def test_what_one_of_the_two_cannot_hold_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
-    target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
+    target = (
+        _translated(model, source) if arguments.target is None else _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
+    )
     maps = attention_maps(model, subword, source, target)
     if arguments.kind not in (None, *maps.weights):
         raise configuration_error(f"--kind: this model has no {arguments.kind} attention", f"It has: {', '.join(maps.weights)}.")

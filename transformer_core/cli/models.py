@@ -100,17 +100,14 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    """Write the model directory and print what a training that starts from it must have as settings."""
+    """Write the model directory and print how to train it further."""
     from transformer_core.decoding.hugging_face import import_model
-    from transformer_core.presets import BASE
 
     if arguments.out.exists():
         raise configuration_error(f"{arguments.out}: exists", "Name another directory or remove it.")
     config = import_model(arguments.folder, arguments.out, arguments.source, arguments.target)
     print(f"{arguments.out}: {config.source} to {config.target}, {config.vocabulary.size:,} subwords")
-    differs = {key: value for key, value in asdict(config.model).items() if value not in (None, getattr(BASE, key))}
-    settings = ", ".join(f"{key}: {value}" for key, value in {"preset": "base", **differs}.items()).replace("True", "true")
-    print(f"to fine-tune it: bpe.vocab_size: {config.vocabulary.size}, model: {{{settings}}}")
+    print(f"to fine-tune it: transformer-core data tune CORPUS --from {arguments.out}")
     return 0
 
 

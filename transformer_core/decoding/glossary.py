@@ -50,7 +50,7 @@ class Glossary:
                 for term in [term for term in terms if not _has(results[number][0].text, term)][:1]:
                     beginnings = [beginning for hypothesis in results[number] for beginning in _beginnings(hypothesis.text, term)]
                     tries += [(number, beginning) for beginning in dict.fromkeys(beginnings)]
-            again, starts = [sources[number] for number, _ in tries], [subword.encode(beginning)[:-1] for _, beginning in tries]
+            again, starts = [sources[number] for number, _ in tries], [subword.of_target.encode(beginning)[:-1] for _, beginning in tries]
             for (number, _), found in zip(tries, translator.translate_tokens(again, search, batch_tokens, starts), strict=True):
                 results[number] = [*results[number], *found]
         for number, terms in wanted.items():

@@ -146,8 +146,8 @@ class Subword:
 
     @property
     def is_bpe(self) -> bool:
-        """Whether this is a BPE model."""
-        return bool(self._trainer.model_type == self._trainer.BPE)
+        """Whether this is a BPE model of one side."""
+        return self.target is None and bool(self._trainer.model_type == self._trainer.BPE)
 
     @cached_property
     def _trainer(self) -> Any:
