@@ -172,4 +172,4 @@ def test_a_model_of_several_directions_translates_to_the_language_asked_for(caps
     best, _, _ = translator.translate(["<2en> a cat", "", ""], Search())
     assert load(directory, engine="torch").translate(["a cat"], to="en") == [best[0].text]
     export_model(directory, Path("out"))
-    assert json.loads(Path("out/search.json").read_text())["source_prefixes"] == {"de": ["▁", "<2de>"], "en": ["▁", "<2en>"]}
+    assert json.loads(Path("out/source_prefixes.json").read_text(encoding="utf-8")) == {"de": ["▁", "<2de>"], "en": ["▁", "<2en>"]}

@@ -33,10 +33,11 @@ TABLE_POSITIONS = 4096
 
 # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 _MAP = "vmap.txt"
-# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package. Of a model of
-# several directions also the pieces before those of a source, by target.
+# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package.
 _SEARCH = "search.json"
-_FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _MAP}
+# Of a model of several directions the pieces before those of a source, by target.
+_PREFIXES = "source_prefixes.json"
+_FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _PREFIXES, _MAP}
 
 
 def unsupported(size: ModelSize) -> str:
@@ -78,10 +79,9 @@ def export_model(source: Path, out: Path) -> None:
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
         search = config.decode or PAPER_SEARCH
         tags = {target: [subword.pieces[token] for token in subword.encode(tag_of(target))[:-1]] for target in targets_of(config, subword)}
-        write_json(
-            temporary / _SEARCH,
-            {"beam_size": search.beam, "length_penalty": search.alpha, **({"source_prefixes": tags} if tags else {})},
-        )
+        write_json(temporary / _SEARCH, {"beam_size": search.beam, "length_penalty": search.alpha})
+        if tags:
+            write_json(temporary / _PREFIXES, tags)
         if (source / SHORTLIST).is_file():
             write_lines(temporary / _MAP, _vocabulary_map(Shortlist.load(source / SHORTLIST, subword.vocab_size), subword.pieces))
 
