@@ -23,7 +23,7 @@ OPTIONAL = [Requirement(line) for extra in ("shortlist", "langid", "hub") for li
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in EXTRAS["dev"]]
 PINS = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
+NOT_IMPORTED = {"fastapi"}  # Bounded for prefect's sake.
 # Released with pydantic, for exactly one version of it; what Prefect's client and requests are made of, whose errors they raise.
 PARTS_OF_OTHERS = {"pydantic_core", "httpx", "urllib3", "triton"}  # Triton is of a torch for GPUs alone.
 

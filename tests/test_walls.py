@@ -27,6 +27,7 @@ COMPONENTS = {
         {"decoding", "evaluation"},
         {"training", "parsing"},
         {"recipes", "data_plan"},
+        {"tuning"},
         {"project"},
         {"doctor"},
         {"cli"},
@@ -37,7 +38,7 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate"},
+        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate", "tune"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
