@@ -38,7 +38,8 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate", "tune"},
+        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate"},
+        {"tune"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}

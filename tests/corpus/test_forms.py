@@ -145,7 +145,7 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
         ({"t.jsonl": json_lines([{"a": en, "b": de} for en, de in PAIRS])}, {"source": "a", "target": "b"}),
     ],
     "Parquet": [({"t.parquet": PARQUET}, {}), ({"t.parquet": PARQUET}, {"source": "translation.en", "target": "translation.de"})],
-    "Saved dataset": [
+    "Dataset of Hugging Face": [
         ({"saved/data-0.arrow": arrow_bytes(NESTED[:9]), "saved/data-1.arrow": arrow_bytes(NESTED[9:]), "saved/state.json": b"{}"}, {}),
     ],
     "TMX": [({"t.tmx": tmx(PAIRS)}, {}), ({"t.tmx.gz": gzip.compress(tmx(PAIRS))}, {"source_language": "en_US"})],

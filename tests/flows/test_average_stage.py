@@ -52,6 +52,9 @@ def test_translate_gives_the_bytes_of_stage_decode_without_an_option(own: dict[s
     lines = [*TEXT, "", "a dog"]
     tokens = [here.encode(line) for line in lines]
     write_binarized(Path("data/binarized"), tokens, tokens, here, ("valid", "test"))
+    Path("data/raw").mkdir()
+    for split in ("valid", "test"):
+        write_lines(Path(f"data/raw/{split}.en"), lines)
     wanted = changed(changed(params(), "decode", **own), "machine", threads=torch.get_num_threads())
     run(wanted)
     decode.run(wanted)

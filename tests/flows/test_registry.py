@@ -146,8 +146,8 @@ def test_each_further_test_set_has_a_champion_of_its_own_also_under_another_name
     old = {f"{key}.test_old": value for key, value in first.tags.items() if key in ("references", "bleu")}
     for faults, expected in ((40, ""), (0, "champion-old")):
         version = registered(client, with_faults(0), references=f"{faults + 1:064}", **old)
-        assert decide(client, version, SCORING, with_faults(0), REFERENCES).alias == CHALLENGER
-        decision = decide(client, version, SCORING, with_faults(faults), REFERENCES, "test_old")
+        assert decide(client, version, SCORING, with_faults(0), REFERENCES, "bleu").alias == CHALLENGER
+        decision = decide(client, version, SCORING, with_faults(faults), REFERENCES, "bleu", "test_old")
         assert (decision.alias, decision.rival) == (expected, "1")
         assert decision.tags("test_old")["rival_version.test_old"] == "1"
 
