@@ -100,7 +100,7 @@ class Clean(Section):
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
     scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning)")
-    placeholders: Probability = words("share of the pairs in which both sides get the same [placeholder](data.md#placeholders)")
+    placeholders: Probability = words("share of the pairs that get [placeholders](data.md#placeholders) beside their own; 0: none")
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:

@@ -9,6 +9,8 @@ _LEAST_GAIN = 0.2
 _SHARE = 0.5
 # In nats a token of valid. The default recipe's gap to its training text is 0.4, that of 900 pairs after 14 epochs 1.4.
 _RISE, _GAP, _STILL_FALLING = 0.03, 0.7, 0.03
+# A perplexity in training above which there is nothing yet that could fit too well.
+_LITTLE = 150
 
 
 def unread_source(validation: Mapping[str, float], updates: int) -> str:
@@ -32,7 +34,9 @@ def fit(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str
         return ""
     trained = sum(recent) / len(recent)
     best = min(valid, key=lambda update: valid[update])
-    if valid[end] > valid[best] + _RISE:
+    if trained > math.log(_LITTLE):
+        advice = "has learnt little: lower train.learning_rate_factor, raise train.updates, or look at data/clean"
+    elif valid[end] > valid[best] + _RISE:
         advice = f"overfits since update {best:,.0f}: raise model.dropout, or end earlier (train.patience, average.of: best)"
     elif valid[end] > trained + _GAP:
         advice = "overfits, or valid is of another domain: raise model.dropout, or add text like valid"
