@@ -111,7 +111,7 @@ def test_rules_that_count_words_are_off_for_a_language_without_spaces(call: Call
     write_lines(own_files / "text.xx", [line.format(number) for number in range(100)])
     done = call("data", "new", "mine", "text.en", "text.xx")
     clean = load_params(own_files / "params.yaml").clean
-    assert (done.code, clean.max_words, clean.max_ratio, clean.max_length_ratio) == (0, None if unspaced else 100, None, 2.5)
+    assert (done.code, clean.max_words, clean.max_ratio, clean.max_length_ratio) == (0, None if unspaced else 100, None, 4.0)
     rules = " xx: no spaces between words, so clean.max_words is null. Next: dvc repro"
     assert (rules in done.out) == unspaced
 

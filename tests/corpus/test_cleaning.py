@@ -130,7 +130,7 @@ def test_a_pair_within_the_bounds_of_a_rule_stays(tmp_path: Path, settings: Clea
     assert cleaned(tmp_path, settings)[1] == [GOOD, pair]
 
 
-LENGTHS = OFF.model_copy(update={"max_length_ratio": 2.5})
+LENGTHS = OFF.model_copy(update={"max_length_ratio": 4.0})
 OTHER = OFF.model_copy(update={"drop_other_languages": True})
 JAPANESE = [
     ("My sister works in a small shop near the station.", "姉は駅の近くの小さな店で働いています。"),
@@ -156,7 +156,7 @@ KOREAN = [
 def test_a_ratio_of_characters_far_from_the_median_is_dropped_in_any_script(tmp_path: Path, pairs: list[Pair]) -> None:
     """Ratios of words drop the short Korean pairs and cannot be counted in Japanese."""
     paragraph, answer = " ".join(source for source, _ in pairs[2:6]), "".join(target for _, target in pairs[2:6])
-    spoiled = [(paragraph, pairs[0][1]), (pairs[0][0], answer * 2)]
+    spoiled = [(paragraph, pairs[0][1]), (pairs[0][0], answer * 4)]
     write_raw_pairs(tmp_path / "raw", [*pairs, *spoiled])
     report, kept = cleaned(tmp_path, LENGTHS)
     assert (kept, dropped(report)) == (pairs, {"length_ratio": 2})
@@ -165,17 +165,17 @@ def test_a_ratio_of_characters_far_from_the_median_is_dropped_in_any_script(tmp_
 
 @pytest.mark.skipif(not (DATA / "tatoeba_ja").exists(), reason="no Japanese sentences beside the repository (../shared/data/tatoeba_ja)")
 def test_spoiled_pairs_among_real_ones_are_dropped(tmp_path: Path) -> None:
-    """A short sentence beside four long ones; of the real pairs themselves it drops proverbs and the like, 51 of 55,639."""
+    """A short sentence beside four long ones. Of the real pairs, in which proverbs and the like differ by up to 3.7, it drops none."""
     with ZipFile(DATA / "tatoeba_ja/jpn-eng.zip") as zipped:
         rows = [line.split("\t") for line in zipped.read("jpn.txt").decode().splitlines()]
     Random(1).shuffle(rows)
     pairs = [(source, target) for source, target, _ in rows]
     short, long = [target for _, target in pairs if len(target) < 12], [source for source, _ in pairs if len(source) > 30]
     spoiled = [(" ".join(long[4 * at : 4 * at + 4]), short[at]) for at in range(300)]
-    write_raw_pairs(tmp_path / "raw", [*pairs[:5_700], *spoiled])
-    report, kept = cleaned(tmp_path, LENGTHS)
-    assert kept == [pair for pair in kept if pair not in spoiled]
-    assert 300 <= report.dropped["length_ratio"] <= 310
+    write_raw_pairs(tmp_path / "raw", [*pairs, *spoiled])
+    report, _ = cleaned(tmp_path, LENGTHS)
+    assert report.dropped["length_ratio"] == 300
+    assert set(report.examples["length_ratio"]) <= set(spoiled)
 
 
 def test_words_that_both_sides_have_are_not_foreign(tmp_path: Path) -> None:
