@@ -156,7 +156,7 @@ KOREAN = [
 def test_a_ratio_of_characters_far_from_the_median_is_dropped_in_any_script(tmp_path: Path, pairs: list[Pair]) -> None:
     """Ratios of words drop the short Korean pairs and cannot be counted in Japanese."""
     paragraph, answer = " ".join(source for source, _ in pairs[2:6]), "".join(target for _, target in pairs[2:6])
-    spoiled = [(paragraph, pairs[0][1]), (pairs[0][0], answer * 4)]
+    spoiled = [(paragraph, pairs[1][1]), (pairs[0][0], answer * 4)]
     write_raw_pairs(tmp_path / "raw", [*pairs, *spoiled])
     report, kept = cleaned(tmp_path, LENGTHS)
     assert (kept, dropped(report)) == (pairs, {"length_ratio": 2})
