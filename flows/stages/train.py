@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from flows.places.ranks import NodeGroup, launch
 from flows.process import paths
@@ -35,6 +36,7 @@ from transformer_core.files import locked, new_directory, read_json, read_number
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
+from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of
 from transformer_core.training.devices import Rank, default_devices, matrix_rate, process_group
@@ -179,7 +181,10 @@ def _new_model(params: Params) -> TranslationModel:
     size, meta = resolve(params.model), read_meta(paths.BINARIZED / "train")
     if params.train.init_from is None:
         seed_everything(params.train.seed, 0, 0)
-        return build(size, meta.vocab_size)
+        model = build(size, meta.vocab_size)
+        if isinstance(model, Transformer) and model.words is not None:
+            model.words.begins.copy_(torch.tensor(Subword.load(paths.SUBWORD_MODEL).begins_word))
+        return model
     directory = PRETRAINED / params.train.init_from
     model, config = load_model(directory)
     if params.bpe.init_from is not None and config.vocabulary.hash != meta.vocabulary_hash:
