@@ -44,11 +44,8 @@ _COMMENT = """\
 def new_project(folder: Path) -> list[Path]:
     """Write the files of a project that `folder` lacks, and each stage's list of installed code; make it a git repository.
 
-    Returns:
-        The existing files, other than params.yaml, that were kept although their content differs from the package's.
-
-    Raises:
-        UserError: exit code 78 if `folder` is a file or a clone of this repository, or git refuses it; 69 if git is not installed.
+    Returns the existing files, other than params.yaml, that were kept although their content differs from the package's. Raises
+    `UserError`: 78, `folder` is a file or a clone of this repository, or git refuses it; 69, git is not installed.
     """
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE

@@ -13,9 +13,8 @@ from torch import Tensor
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
 from transformer_core.models.ops.choice import can_pack, prepare_for_training
-from transformer_core.models.ops.low_copies import LowCopies
-from transformer_core.models.ops.packed import PackedBatch
-from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, PackedTransformer
+from transformer_core.models.ops.packed import PackedBatch, on_device
+from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, LowCopies, PackedTransformer
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.loader import Batch, make_batch, make_packed_batch, packed_shape
@@ -148,11 +147,11 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     ops = prepare_for_training(model, device, "bf16")
     assert ops.packed is not None
     assert ops.captures
-    exact = found(model, make_batch(pairs).to(device))
+    exact = found(model, on_device(make_batch(pairs), device))
     with torch.autocast("cuda", torch.bfloat16):
-        padded = found(model, make_batch(pairs).to(device))
-        packed = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
-        again = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
+        padded = found(model, on_device(make_batch(pairs), device))
+        packed = found(model, on_device(make_packed_batch(pairs, 20 * longest), device), kernels=True)
+        again = found(model, on_device(make_packed_batch(pairs, 20 * longest), device), kernels=True)
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
         error, bound = ((one[: len(want)].float() - want).norm() / want.norm() for one in (ours, rounded))
         assert error < max(0.02, 1.5 * bound)

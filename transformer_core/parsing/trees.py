@@ -21,17 +21,11 @@ _OTHER_SPACE = re.compile(r"[^\S \t\r\n]")
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituent with its parts, or a word with its tag.
+    """A constituent with its parts, or a word with its tag."""
 
-    Attributes:
-        label: of the constituent, or the word's part-of-speech tag.
-        children: the parts of a constituent, at least one; empty for a word.
-        word: the word; "" for a constituent.
-    """
-
-    label: str
-    children: "tuple[Tree, ...]" = ()
-    word: str = ""
+    label: str  # Of the constituent, or the word's part-of-speech tag.
+    children: "tuple[Tree, ...]" = ()  # The parts of a constituent, at least one; empty for a word.
+    word: str = ""  # Empty for a constituent.
 
 
 class Event(NamedTuple):

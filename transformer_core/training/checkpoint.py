@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
-from hashlib import sha256
-from io import BufferedWriter, FileIO
 from math import isnan
 from pathlib import Path
 from socket import gethostname
@@ -20,6 +18,7 @@ from uuid import uuid4
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory
 from transformer_core.files import locked, new_file, read_json, repository, sha256_of, write_json, write_text
@@ -180,7 +179,8 @@ class StateDirectory:
 
     def _start(self, update: int, value: dict[str, Any], best: Collection[int] | None = None) -> Future[None]:
         self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
-        self._writing.append(self._writer.submit(self._add, _Write(update, copied(value), best)))
+        copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)
+        self._writing.append(self._writer.submit(self._add, _Write(update, copied, best)))
         return self._writing[-1]
 
     def _wait_for_writes(self, leave: int) -> None:
@@ -200,13 +200,18 @@ class StateDirectory:
         After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
         """
         while self._left and not self._failed:
+            update, value, best = self._left[0]
             try:
                 self.check_claim()
-                self._write(self._left[0])
+                if best is None:
+                    self._write_state(update, value)
+                    self._refused.clear()
+                else:
+                    self._write_checkpoint(update, value, best)
             except Exception as error:
                 fault = next((words for words in _FULL if words in str(error)), "")
-                update, known = self._left[-1].update, len(self._refused)
-                self._refused.add(update)
+                known = len(self._refused)
+                self._refused.add(self._left[-1].update)
                 self._failed = not fault or len(self._refused) == _MOST_REFUSED
                 if self._failed:
                     raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") if fault else error from None
@@ -215,23 +220,17 @@ class StateDirectory:
                 return
             del self._left[0]
 
-    def _write(self, write: _Write) -> None:
-        if write.best is None:
-            self._write_state(write.update, write.value)
-            self._refused.clear()
-        else:
-            self._write_checkpoint(write.update, write.value, write.best)
-
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
         file = self.path / f"state-{update:08d}.pt"
-        with new_file(file) as temporary, _Hashed(temporary) as hashed:
+        with new_file(file) as temporary:
             try:
-                torch.save({"format": FORMAT, "update": update} | state, hashed)
-                hashed.flush()
+                with temporary.open("wb") as opened:
+                    torch.save({"format": FORMAT, "update": update} | state, opened)
             except RuntimeError as error:  # torch's own, which does not give the reason.
                 raise error.__context__ or error from None
-        write_text(file.with_suffix(".sha256"), hashed.sum.hexdigest())
+            checksum = sha256_of(temporary)
+        write_text(file.with_suffix(".sha256"), checksum)
         for old in state_files(self.path)[_KEEP_STATES:]:
             _remove_state(old)
 
@@ -242,19 +241,6 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
-
-
-class _Hashed(BufferedWriter):
-    """A new file for `torch.save`, with the SHA-256 of what is written."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(FileIO(path, "w"))
-        self.sum = sha256()
-
-    def write(self, data: Any, /) -> int:
-        """Write and hash bytes."""
-        self.sum.update(data)
-        return super().write(data)
 
 
 def _full(path: Path, failed: str) -> UserError:
@@ -281,17 +267,6 @@ def _remove_torn(directory: Path) -> None:
     """Remove files that a killed process left incomplete. Only one process writes here, so no other writer's files are removed."""
     for file in directory.glob(".*.new"):
         file.unlink()
-
-
-def copied(value: Any) -> Any:
-    """Copy a state's tensors, in dictionaries, lists and tuples, to the CPU, where later updates do not change them."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(copied(part) for part in value)
-    return value
 
 
 def state_files(directory: Path) -> list[Path]:

@@ -1,13 +1,12 @@
 """Training speed of this machine, measured in a few updates on random pairs."""
 
 import os
-from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
@@ -40,18 +39,14 @@ class NullDirectory(StateDirectory):
     def claim(self) -> None:
         pass
 
-    def save(self, update: int, state: dict[str, Any], last: bool = False) -> None:
-        pass
-
-    def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
-        pass
+    def _start(self, *_given: Any) -> Future[None]:
+        return Future()
 
 
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
     """Return the target tokens per second of one device, in updates as in `settings` on pairs of `length` tokens per side.
 
-    Raises:
-        ValueError: a sentence of this length does not fit a micro-batch.
+    Raises `ValueError`: a sentence of this length does not fit a micro-batch.
     """
     random = np.random.default_rng(0)
     pairs = 2 * settings.tokens_per_update // length + 1
