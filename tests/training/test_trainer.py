@@ -968,19 +968,6 @@ def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
     assert two["resumed"]
 
 
-@pytest.mark.parametrize("stop_at", [10, 13])
-def test_a_stop_writes_the_state_of_its_update_once(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
-    """At update 10 the state is saved anyway."""
-    written, write = list[int](), StateDirectory._write_state
-    monkeypatch.setattr(StateDirectory, "_write_state", lambda *given: (written.append(given[1]), write(*given)))
-    trainer = trainer_of(build(), split, tmp_path, stop_after=stop_at)
-    with pytest.raises(Interrupted):
-        trainer.run()
-    assert written == sorted({10, stop_at})
-
-
 def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(
     split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,19 +15,10 @@ from transformer_core.models.precision import weights_dtype
 from transformer_core.sizes import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import process_group
-from transformer_core.training.records import Observer, Progress, UpdateRecord
+from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 
 _UPDATES = 4
-
-
-class _RateObserver(Observer):
-    """Keeps the rate of the last record."""
-
-    rate: float = 0.0
-
-    def on_update(self, record: UpdateRecord) -> None:
-        self.rate = record.tokens_per_second
 
 
 class NullDirectory(StateDirectory):
@@ -53,14 +44,13 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     shard = random.integers(4, vocab_size, 2 * pairs * length, dtype=np.uint32), np.arange(2 * pairs + 1, dtype=np.int64) * length
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), [np.arange(1, pairs + 1)])
     no_scores = {settings.best_by: 0.0}
-    observer = _RateObserver()
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
         short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
-        trainer = Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False)
+        trainer = Trainer(model, split, short, rank, NullDirectory(), Observer(), lambda: no_scores, lambda: False)
         for _ in ("warm-up, which also makes kernels", "measured"):
             trainer.progress = Progress()
-            trainer.run()
+            progress = trainer.run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return observer.rate
+    return progress.target_tokens / progress.seconds

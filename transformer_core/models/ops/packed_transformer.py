@@ -26,10 +26,6 @@ class _Stream(NamedTuple):
     residual: Tensor
     entering: Tensor
 
-    @classmethod
-    def of(cls, x: Tensor) -> "_Stream":
-        return cls(x, x)
-
 
 class PackedTransformer(nn.Module):
     """A Transformer in training, over packed batches; `model` keeps its weights, and `kernels` is whether to use the Triton kernels."""
@@ -63,12 +59,14 @@ class PackedTransformer(nn.Module):
         embedded = embedding(sentences.tokens[None])
         if positions is not None:
             embedded = embedded + functional.embedding(sentences.positions, positions(0, sentences.longest))
-        return _Stream.of(self.model.dropout(as_autocast(embedded)))
+        x = self.model.dropout(as_autocast(embedded))
+        return _Stream(x, x)
 
     def _after(self, around: Residual, x: _Stream, sublayer: Callable[[Tensor], Tensor]) -> _Stream:
         """Return `Residual.forward`."""
         if not self._kernels:
-            return _Stream.of(around(x.residual, sublayer))
+            after = around(x.residual, sublayer)
+            return _Stream(after, after)
         from transformer_core.models.ops.layer_kernels import residual  # It needs Triton, which a CPU's torch has not.
 
         dropout = around.dropout.probability
