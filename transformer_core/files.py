@@ -40,6 +40,12 @@ def repository() -> Path:
     return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
 
 
+def state_folder() -> str:
+    """Return the folder of saved trainings and records: $TRANSFORMER_STATE, else .state, also if that names a store (training/store.py)."""
+    named = os.environ.get("TRANSFORMER_STATE", "")
+    return ".state" if not named or "://" in named else named
+
+
 def expanded(path: str) -> Path:
     """Return a path with the home folder in place of `~` or `~user`; a user that does not exist stays, as in a shell."""
     with suppress(RuntimeError):

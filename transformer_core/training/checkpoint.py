@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory
-from transformer_core.files import locked, new_file, read_json, repository, sha256_of, write_json, write_text
+from transformer_core.files import locked, new_file, read_json, repository, sha256_of, state_folder, write_json, write_text
 from transformer_core.models.directory import check_finite, read_weights
+from transformer_core.training.store import Store, StoreAway, store_of
 
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
@@ -39,8 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 def state_root(root: Path | None = None) -> Path:
-    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the repository, or in that at `root`."""
-    return (root or repository()) / (os.environ.get("TRANSFORMER_STATE") or ".state")
+    """Return the parent of the trainings' directories: `state_folder` in the repository, or in that at `root`."""
+    return (root or repository()) / state_folder()
 
 
 def state_of(fingerprint: str, root: Path | None = None) -> Path:
@@ -71,6 +72,8 @@ def remove_training(state: Path) -> None:
     """
     with locked(state / TRAINING_LOCK, "this training"):
         state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
+        if (store := store_of(state)) is not None:
+            store.remove()
     for removed in state.parent.glob(f".{state.name}.*.old"):  # Also what a killed process has left.
         shutil.rmtree(removed, ignore_errors=True)
 
@@ -101,13 +104,17 @@ class StateDirectory:
     `keep` saves and of the best ones.
 
     Saving copies tensors to the CPU's memory at once; files are written in the background, one after the other. What a full disk refuses
-    stays in memory, and is written with the next save.
+    stays in memory, and is written with the next save. With a store, all files are copied to it after each save, and those that `beside`
+    returns by their names in it; a store that is away gets them with the next save.
     """
 
-    def __init__(self, path: Path, keep: int) -> None:
+    def __init__(self, path: Path, keep: int, store: Store | None = None, beside: Callable[[], dict[str, Path]] = lambda: {}) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._keep = keep
+        self._store = store
+        self._beside = beside
+        self._away: list[StoreAway] = []  # Of the copies in a row that have failed.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
         self._newest_state: Future[None] | None = None
@@ -123,6 +130,8 @@ class StateDirectory:
             since = datetime.now().astimezone().isoformat(" ", "seconds")
             self._claim = {"since": since, "host": gethostname(), "process": os.getpid(), "key": uuid4().hex}
             write_json(self.path / _WRITER, self._claim)
+            if self._store is not None:
+                self._store.claim()
 
     def check_claim(self) -> None:
         """Raise a `UserError` (69) if another process has become the writer since `claim`."""
@@ -160,12 +169,14 @@ class StateDirectory:
     def wait(self) -> None:
         """Wait until all writes are on disk. An error in writing is raised here or in a later save.
 
-        Raises `UserError` (69): the disk is full, also after another try.
+        Raises `UserError` (69): the disk is full or the store is away, also after another try.
         """
         self._wait_for_writes(0)
         self._writer.submit(self._write_left).result()
         if self._left and not self._failed:
             raise _full(self.path, "the last save has failed")
+        if self._away:
+            raise self._away[-1]
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
@@ -219,6 +230,21 @@ class StateDirectory:
                     _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
                 return
             del self._left[0]
+        if self._store is not None and not self._failed:
+            self._copy(self._store)
+
+    def _copy(self, store: Store) -> None:
+        files = {f"checkpoints/{file.name}": file for file in checkpoint_files(self.checkpoints)} | self._beside()
+        for state in state_files(self.path):
+            files |= {file.name: file for file in (state, state.with_suffix(".sha256")) if file.exists()}
+        try:
+            store.push(files)
+            self._away.clear()
+        except StoreAway as error:
+            self._away.append(error)
+            if len(self._away) == _MOST_REFUSED:
+                raise
+            _log.warning("%s: the training goes on and tries again at its next save", error.message)
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
