@@ -114,13 +114,13 @@ class StateDirectory:
         self._keep = keep
         self._store = store
         self._beside = beside
-        self._away: list[StoreAway] = []  # Of the copies in a row that have failed.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
         self._newest_state: Future[None] | None = None
-        # Of the writer's thread: what is not on disk yet, and the updates since the last state on disk that a full disk has refused.
+        # Of the writer's thread: what is not on disk yet, and by update why saves since the last one were refused.
         self._left: list[_Write] = []
-        self._refused: set[int] = set()
+        self._refused: dict[int, str] = {}
+        self._newest = 0
         self._failed = False
         self._claim: dict[str, Any] | None = None
 
@@ -173,10 +173,8 @@ class StateDirectory:
         """
         self._wait_for_writes(0)
         self._writer.submit(self._write_left).result()
-        if self._left and not self._failed:
-            raise _full(self.path, "the last save has failed")
-        if self._away:
-            raise self._away[-1]
+        if self._refused and not self._failed:
+            raise self._refusal("the last save has failed")
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
@@ -203,48 +201,53 @@ class StateDirectory:
         if write.best is None:  # It replaces states that the disk has refused.
             self._left = [other for other in self._left if other.best is not None]
         self._left.append(write)
+        self._newest = write.update
         self._write_left()
 
     def _write_left(self) -> None:
-        """Write what is left, up to the first that a full disk refuses.
+        """Write what is left, up to the first that a full disk refuses, then copy all to the store, which may be away.
 
         After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
         """
-        while self._left and not self._failed:
-            update, value, best = self._left[0]
-            try:
+        if self._failed:
+            return
+        try:
+            while self._left:
                 self.check_claim()
+                update, value, best = self._left[0]
                 if best is None:
                     self._write_state(update, value)
-                    self._refused.clear()
                 else:
                     self._write_checkpoint(update, value, best)
-            except Exception as error:
-                fault = next((words for words in _FULL if words in str(error)), "")
-                known = len(self._refused)
-                self._refused.add(self._left[-1].update)
-                self._failed = not fault or len(self._refused) == _MOST_REFUSED
-                if self._failed:
-                    raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") if fault else error from None
-                if len(self._refused) > known:
-                    _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
-                return
-            del self._left[0]
-        if self._store is not None and not self._failed:
-            self._copy(self._store)
-
-    def _copy(self, store: Store) -> None:
-        files = {f"checkpoints/{file.name}": file for file in checkpoint_files(self.checkpoints)} | self._beside()
-        for state in state_files(self.path):
-            files |= {file.name: file for file in (state, state.with_suffix(".sha256")) if file.exists()}
-        try:
-            store.push(files)
-            self._away.clear()
-        except StoreAway as error:
-            self._away.append(error)
-            if len(self._away) == _MOST_REFUSED:
+                del self._left[0]
+            if self._store is not None:
+                self._store.push(self._files())
+            self._refused.clear()
+        except Exception as error:
+            known = len(self._refused)
+            if isinstance(error, StoreAway):
+                cause = error.message
+            elif any(words in str(error) for words in _FULL):
+                cause = f"{self.path}: the disk is full"
+            else:
+                self._failed = True
                 raise
-            _log.warning("%s: the training goes on and tries again at its next save", error.message)
+            self._refused[self._newest] = cause
+            self._failed = len(self._refused) == _MOST_REFUSED
+            if self._failed:
+                raise self._refusal(f"{_MOST_REFUSED} saves in a row have failed") from None
+            if len(self._refused) > known:
+                _log.warning("%s: the training goes on and tries again at its next save", cause)
+
+    def _refusal(self, failed: str) -> UserError:
+        cause = self._refused[max(self._refused)]
+        return UserError(f"{cause}, {failed}", "Free space or reach the store, then run it again to resume.", ExitCode.UNAVAILABLE)
+
+    def _files(self) -> dict[str, Path]:
+        """Return what belongs into the store, by its name there; a state comes before its sum, and after what a resumed training needs."""
+        files = {f"checkpoints/{file.name}": file for file in checkpoint_files(self.checkpoints)} | self._beside()
+        states = (file for state in state_files(self.path) for file in (state, state.with_suffix(".sha256")))
+        return files | {file.name: file for file in states if file.exists()}
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
@@ -267,10 +270,6 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
-
-
-def _full(path: Path, failed: str) -> UserError:
-    return UserError(f"{path}: the disk is full, {failed}", "Free space, then run it again to resume.", ExitCode.UNAVAILABLE)
 
 
 def _remove_state(file: Path) -> None:

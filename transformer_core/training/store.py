@@ -21,10 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoreAway(UserError):
-    """The store could not be read or written."""
-
-    def __init__(self, url: str, error: Exception) -> None:
-        super().__init__(f"{url}: {first_line(error)}", "Run it again when the store can be reached.", ExitCode.UNAVAILABLE)
+    """The store could not be read or written: exit code 69."""
 
 
 class Store:
@@ -50,7 +47,7 @@ class Store:
         except PermissionError as error:
             raise configuration_error(f"{self.url}: {first_line(error)}", "Check the credentials and the rights on the bucket.") from None
         except Exception as error:  # Botocore's are no OSError.
-            raise StoreAway(self.url, error) from None
+            raise StoreAway(f"{self.url}: {first_line(error)}", "Run it again when it can be reached.", ExitCode.UNAVAILABLE) from None
 
     def _names(self) -> set[str]:
         root = self.url.removeprefix("s3://")
@@ -76,7 +73,7 @@ class Store:
         Raises `UserError`: 69, another process has become the writer, or, a `StoreAway`, the store is away; 78, it may not be written.
         """
         there = self._names()
-        last = max(name for name in there | {self._claim} if name.startswith(_WRITER))
+        last = max((name for name in there if name.startswith(_WRITER)), default=self._claim)
         if last != self._claim:
             with self._reached():
                 writer = self._s3.cat_file(f"{self.url}/{last}").decode()
@@ -84,7 +81,7 @@ class Store:
         with self._reached():
             for name, file in files.items():
                 stamp = file.stat().st_mtime_ns, file.stat().st_size
-                if self._sent.get(name) != stamp:
+                if self._sent.get(name) != stamp or name not in there:
                     self._s3.put_file(str(file), f"{self.url}/{name}")
                     self._sent[name] = stamp
             for name in sorted(there - files.keys() - {self._claim}, reverse=True):  # A sum before its state.
