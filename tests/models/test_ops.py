@@ -17,7 +17,7 @@ from transformer_core.models.ops.packed import PackedBatch, on_device
 from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, LowCopies, PackedTransformer
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
-from transformer_core.training.loader import Batch, make_batch, make_packed_batch, packed_shape
+from transformer_core.training.loader import Batch, make_batch, make_packed_batch, make_twice, packed_shape
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import ReductionBuffer
 
@@ -104,9 +104,9 @@ def test_the_papers_recipe_needs_few_shapes_and_little_filling(ranks: int) -> No
 
 
 def test_twice_is_every_sentence_again() -> None:
-    batch = make_packed_batch(pairs_of([(3, 5), (7, 2), (1, 1)]))
+    pairs = pairs_of([(3, 5), (7, 2), (1, 1)])
     packed = PackedTransformer(Transformer(SIZE, VOCAB).double(), kernels=False)
-    once, again = packed(batch).expand(2, -1, -1).flatten(0, 1), packed(batch.twice())
+    once, again = packed(make_packed_batch(pairs)).expand(2, -1, -1).flatten(0, 1), packed(make_twice(pairs, make_packed_batch))
     assert torch.allclose(once, again, rtol=0, atol=1e-12)
 
 

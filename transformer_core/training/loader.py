@@ -37,14 +37,6 @@ class Batch(NamedTuple):
         decoded: Tensor = model(self.source, self.source_mask, self.shifted)
         return decoded.flatten(0, 1).index_select(0, self.target_positions)
 
-    def twice(self) -> "Batch":
-        """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
-        positions = torch.cat((self.target_positions, self.target_positions + self.shifted.numel()))
-        source, mask, shifted, targets = (
-            torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.targets)
-        )
-        return Batch(source, mask, shifted, positions, targets)
-
 
 MakeBatch = Callable[[Pairs], Batch | PackedBatch]
 
@@ -64,6 +56,12 @@ def make_batch(pairs: Pairs) -> Batch:
     shifted[:, 1:] = target[:, :-1]
     positions = np.flatnonzero(target != PAD)
     return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, positions, target.ravel()[positions])))
+
+
+def make_twice(pairs: Pairs, make: MakeBatch) -> Batch | PackedBatch:
+    """Return a batch of all pairs and then of all pairs again, with the targets of the first, for R-Drop's two passes."""
+    batch = make(Pairs(np.tile(pairs.numbers, 2), [*pairs.sources] * 2, [*pairs.targets] * 2))
+    return batch._replace(targets=batch.targets[: len(batch.targets) // 2])
 
 
 class PackedShape(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.training.loss import perplexity
 
 
@@ -65,12 +65,6 @@ class Progress:
     skipped_in_row: int = 0  # Number of skipped updates since the last finite one.
     went_back: int = 0  # The update after which the weights were last restored because of skipped updates, 0 for none.
     scores: dict[int, float] = field(default_factory=dict)  # Of each validation by its update, in the measure `train.best_by`.
-
-    def count(self, update: GlobalBatch, after: Cursor) -> None:
-        """Count an update; `after` is the cursor of the next one."""
-        self.update += 1
-        self.epoch, self.done_in_epoch = after.epoch, after.done
-        self.target_tokens += update.target_tokens
 
 
 @dataclass

@@ -23,7 +23,7 @@ from transformer_core.models.precision import precision_name, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
 from transformer_core.training.devices import Rank, digest_of_code
-from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, microbatch_of_each_shape, shares
+from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, make_twice, microbatch_of_each_shape, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
 
@@ -71,6 +71,8 @@ class Trainer:
         self._captured_budget = budget if ops.captures else None
         packs = ops.packed is not None
         self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
+        if settings.r_drop:
+            self._make_batch = partial(make_twice, make=self._make_batch)
         computed = {
             "precision": precision_name(ops.low or weights_dtype(settings.precision)),
             "packed batches": packs,
@@ -172,7 +174,9 @@ class Trainer:
                 share = next(coming)
                 self._window.waited += time.monotonic() - began
                 self._updater.run(self.progress.update + 1, share, self.stop_asked)
-                self.progress.count(share.update, share.after)
+                self.progress.update += 1
+                self.progress.epoch, self.progress.done_in_epoch = share.after.epoch, share.after.done
+                self.progress.target_tokens += share.update.target_tokens
                 self.observer.on_progress(self.progress.update)
                 self._read_totals(leave=1)
                 if self.progress.skipped_in_row > self.settings.max_skipped:

@@ -183,14 +183,13 @@ class Updater:
             self._buffer.totals[NLL] += loss.nll
 
     def _loss(self, batch: Batch | PackedBatch) -> Loss:
-        """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
+        """Return the loss of a batch. R-Drop's two passes are one over rows that come twice: dropout draws a mask for each row."""
         settings = self.settings
-        seen = batch.twice() if settings.r_drop else batch
-        if isinstance(seen, PackedBatch):
+        if isinstance(batch, PackedBatch):
             assert self._copies is not None
-            decoded = self._copies.decoded(seen)
+            decoded = self._copies.decoded(batch)
         else:
-            decoded = seen.decoded(self.model)
+            decoded = batch.decoded(self.model)
         return cross_entropy(*self.model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:

@@ -31,11 +31,6 @@ class Packed(NamedTuple):
     starts: Tensor  # (B+1,) int32, first token of each sentence, and n; a sentence may be empty.
     longest: int  # At least the tokens of the longest sentence.
 
-    def twice(self) -> "Packed":
-        """Return all sentences and then all of them again."""
-        again = self.starts[1:] + len(self.tokens)
-        return Packed(self.tokens.repeat(2), self.positions.repeat(2), torch.cat((self.starts, again)), self.longest)
-
 
 class PackedBatch(NamedTuple):
     """A micro-batch without padding."""
@@ -53,10 +48,6 @@ class PackedBatch(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """All tensors of the batch."""
         return [*self.source[:3], *self.shifted[:3], self.targets]
-
-    def twice(self) -> "PackedBatch":
-        """Return a batch of all pairs and then of all pairs again."""
-        return PackedBatch(self.source.twice(), self.shifted.twice(), self.targets)
 
 
 @dataclass(frozen=True)
