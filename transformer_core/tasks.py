@@ -29,6 +29,8 @@ class Task:
     # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None if models
     # learn the target as it is.
     to_symbols: Callable[[tuple[str, str], Path, int], str] | None = None
+    # `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
+    constraint: str | None = None
     cased_because: str = ""  # Why `bpe.lowercase` must be false; empty if it may be true.
 
     @property
