@@ -19,7 +19,7 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # registry of tasks (which names a length for the validations of stage train, and the main score).
 NO_RESULT = {
     "flows/places/ranks.py",
-    *(f"flows/process/{name}.py" for name in ("child", "exits", "gpus", "paths", "progress", "runner", "signals")),
+    *(f"flows/process/{name}.py" for name in ("child", "exits", "gpus", "notices", "paths", "progress", "runner", "signals")),
     *(f"flows/record/{name}.py" for name in ("documents", "finished", "lineage", "run", "sending", "server", "store", "usage")),
     *(
         f"transformer_core/{name}.py"
@@ -27,6 +27,7 @@ NO_RESULT = {
     ),
     "transformer_core/corpus/cleaning/report.py",
     "transformer_core/corpus/sources/manifest.py",
+    "transformer_core/training/store.py",
 }
 # Imported when needed: the served model's code by MLflow, and what the registry of tasks names.
 LATER = {

@@ -81,13 +81,11 @@ class UserError(Exception):
 
 def for_terminal(text: str) -> str:
     """Return the text without passwords, with control characters escaped, and without the middle of very long lines."""
-    return "\n".join(map(_line_for_terminal, without_logins(text).split("\n")))
-
-
-def _line_for_terminal(line: str) -> str:
-    if not line.isprintable():
-        line = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]}...{line[-_LONGEST_LINE // 2 :]}"
+    lines, half = [], _LONGEST_LINE // 2
+    for line in without_logins(text).split("\n"):
+        printable = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
+        lines.append(printable if len(printable) <= _LONGEST_LINE else f"{printable[:half]}...{printable[-half:]}")
+    return "\n".join(lines)
 
 
 def configuration_error(message: str, remedy: str = "") -> UserError:

@@ -40,6 +40,12 @@ def repository() -> Path:
     return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
 
 
+def state_folder() -> str:
+    """Return the folder of saved trainings and records: $TRANSFORMER_STATE, else .state, also if that names a store (training/store.py)."""
+    named = os.environ.get("TRANSFORMER_STATE", "")
+    return ".state" if not named or "://" in named else named
+
+
 def expanded(path: str) -> Path:
     """Return a path with the home folder in place of `~` or `~user`; a user that does not exist stays, as in a shell."""
     with suppress(RuntimeError):
@@ -83,7 +89,9 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
-        _remove_if_left(leftover)
+        with suppress(OSError), leftover.open("r+b") as file:  # Refused where a process holds its lock, or the file system has none.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.new")
     with _named_as(path, temporary):
         try:
@@ -107,13 +115,6 @@ def _named_as(path: Path, temporary: Path) -> Iterator[None]:
         if isinstance(error.filename, str):
             error.filename = error.filename.replace(str(temporary), str(path), 1)
         raise
-
-
-def _remove_if_left(temporary: Path) -> None:
-    """Remove a temporary file unless a process holds its lock, or the file system has no locks."""
-    with suppress(OSError), temporary.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        temporary.unlink()
 
 
 @contextmanager

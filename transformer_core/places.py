@@ -15,8 +15,8 @@ _Option = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
 _Word = Annotated[str, Field(pattern=r"^[\w.,:@+/=-]+$", description="a word of letters, digits and _.,:@+/=-")]
 
 
-def _minutes(text: str) -> float:
-    """Return the minutes of a time of Slurm: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS. Raises `ValueError` for other texts."""
+def _long_enough(text: str) -> str:
+    """Refuse what is no time of Slurm (MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS), or a short one."""
     if not re.fullmatch("([0-9]+-)?[0-9]+(:[0-9]+){0,2}", text):
         raise ValueError
     days, dash, rest = text.rpartition("-")
@@ -25,11 +25,7 @@ def _minutes(text: str) -> float:
         hours, minutes, seconds = (*parts, 0, 0)[:3]
     else:
         hours, (minutes, seconds) = 0, (*parts, 0)[:2]
-    return (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60
-
-
-def _long_enough(text: str) -> str:
-    if _minutes(text) < LEAST_MINUTES:
+    if (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60 < LEAST_MINUTES:
         raise ValueError
     return text
 
@@ -40,55 +36,34 @@ SlurmTime = Annotated[
 
 
 class Slurm(Section):
-    """Jobs of Slurm.
-
-    Attributes:
-        time: time limit of a job, which is queued again at its end.
-        nodes: nodes that train together.
-        gpus: GPUs of each node; 0 trains on CPUs.
-        options: further options of sbatch, as {"partition": "gpu", "mem": "200G"}.
-        prelude: file with shell commands that each node runs first.
-    """
+    """Jobs of Slurm."""
 
     on: Literal["slurm"]
-    time: SlurmTime
-    nodes: PositiveInt = 1
-    gpus: NonNegativeInt = 0
-    options: dict[_Option, _Word] = Field(default={})
-    prelude: Name | None = None
+    time: SlurmTime  # Time limit of a job, which is queued again at its end.
+    nodes: PositiveInt = 1  # That train together.
+    gpus: NonNegativeInt = 0  # Of each node; 0 trains on CPUs.
+    options: dict[_Option, _Word] = Field(default={})  # Further options of sbatch, as {"partition": "gpu", "mem": "200G"}.
+    prelude: Name | None = None  # File with shell commands that each node runs first.
 
 
 class Kubernetes(Section):
-    """Indexed Jobs of Kubernetes, submitted by kubectl.
-
-    Attributes:
-        image: image built from the Dockerfile.
-        claim: persistent volume claim with this repository.
-        mount: folder at which the claim is mounted, here and in the pods.
-        nodes, gpus: as of `Slurm`.
-        patch: file with fields to merge into the job, as by `kubectl patch`.
-    """
+    """Indexed Jobs of Kubernetes, submitted by kubectl."""
 
     on: Literal["kubernetes"]
-    image: Name
-    claim: Name
-    mount: Name
+    image: Name  # Built from the Dockerfile.
+    claim: Name  # Persistent volume claim with this repository.
+    mount: Name  # Folder at which the claim is mounted, here and in the pods.
     nodes: PositiveInt = 1
     gpus: NonNegativeInt = 0
-    patch: Name | None = None
+    patch: Name | None = None  # File with fields to merge into the job, as by `kubectl patch`.
 
 
 class WorkPool(Section):
-    """A work pool of Prefect, whose workers see this folder.
-
-    Attributes:
-        pool: name of the pool.
-        nodes: one; several nodes are for Slurm and Kubernetes.
-    """
+    """A work pool of Prefect, whose workers see this folder."""
 
     on: Literal["prefect"]
     pool: Name
-    nodes: Literal[1] = 1
+    nodes: Literal[1] = 1  # Several nodes are for Slurm and Kubernetes.
 
 
 Place = Annotated[Slurm | Kubernetes | WorkPool, Field(discriminator="on")]

@@ -78,22 +78,15 @@ BIG = replace(BASE, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
 
 @dataclass(frozen=True)
 class Table3Row:
-    """A row of the paper's Table 3: sizes, training settings, and the paper's results.
-
-    Attributes:
-        perplexity: perplexity per subword on newstest2013.
-        bleu: tokenised BLEU on newstest2013, of one checkpoint (the table does not average).
-        millions: number of parameters in millions, where the table gives it.
-        vocab_size: V at which our number of parameters rounds to the paper's in all rows that give one; the table does not give V.
-    """
+    """A row of the paper's Table 3: sizes, training settings, and the paper's results on newstest2013."""
 
     size: TransformerSize
-    perplexity: float
-    bleu: float
-    millions: int | None = None
+    perplexity: float  # Per subword.
+    bleu: float  # Tokenised BLEU of one checkpoint (the table does not average).
+    millions: int | None = None  # Number of parameters in millions, where the table gives it.
     label_smoothing: float = 0.1
     updates: int = 100_000
-    vocab_size: int = 41_100
+    vocab_size: int = 41_100  # V at which our number of parameters rounds to the paper's in all rows; the table does not give V.
 
 
 # By the name of the row. Each is a preset, as `table3/base`.

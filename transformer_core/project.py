@@ -44,11 +44,8 @@ _COMMENT = """\
 def new_project(folder: Path) -> list[Path]:
     """Write the files of a project that `folder` lacks, and each stage's list of installed code; make it a git repository.
 
-    Returns:
-        The existing files, other than params.yaml, that were kept although their content differs from the package's.
-
-    Raises:
-        UserError: exit code 78 if `folder` is a file or a clone of this repository, or git refuses it; 69 if git is not installed.
+    Returns the existing files, other than params.yaml, that were kept although their content differs from the package's. Raises
+    `UserError`: 78, `folder` is a file or a clone of this repository, or git refuses it; 69, git is not installed.
     """
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
@@ -58,7 +55,7 @@ def new_project(folder: Path) -> list[Path]:
     if folder.exists() and not folder.is_dir():
         raise configuration_error(f"{folder}: is a file", "Name a folder.")
     if not (folder / ".git").exists():
-        _git_init(folder)
+        _git(str(folder), "init", "--quiet", str(folder))
     dag, code = adapt(text_of("dvc.yaml"))
     contents = {name: text_of(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(recipes.DEFAULT)}
     kept = []
@@ -74,13 +71,7 @@ def new_project(folder: Path) -> list[Path]:
 
 def check_repository(root: Path) -> str:
     """Return that `root` is the top of a git repository with DVC. Raises `UserError`: it is not."""
-    try:
-        subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, text=True, check=True)
-    except FileNotFoundError:
-        raise git_missing() from None
-    except subprocess.CalledProcessError as error:
-        answer = error.stderr.split("\n")[0].removeprefix("fatal: ")
-        raise configuration_error(f"git: {answer}", "Go to your clone of the repository, or: git init") from None
+    _git("git", "rev-parse", "--git-dir", at=root, remedy="Go to your clone of the repository, or: git init")
     for name in (".dvc", "dvc.yaml"):
         if not (root / name).exists():
             raise configuration_error(f"no {name} here", "Go to the top of the repository, or: transformer-core new .")
@@ -117,10 +108,12 @@ def _files(paths: list[str]) -> list[str]:
     return sorted(file.relative_to(_INSTALLED).as_posix() for file in found if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _git_init(folder: Path) -> None:
+def _git(place: str, *arguments: str, at: Path = Path(), remedy: str = "") -> None:
+    """Run git. Raises `UserError`: 78, it refuses, with the place before its words; 69, it is not installed."""
     try:
-        subprocess.run(["git", "init", "--quiet", folder], check=True, capture_output=True, text=True)
+        subprocess.run(["git", *arguments], cwd=at, check=True, capture_output=True, text=True)
     except FileNotFoundError:
         raise git_missing() from None
     except subprocess.CalledProcessError as error:
-        raise configuration_error(f"{folder}: {error.stderr.strip().removeprefix('fatal: ')}") from None
+        answer = error.stderr.partition("\n")[0].removeprefix("fatal: ")
+        raise configuration_error(f"{place}: {answer}", remedy) from None

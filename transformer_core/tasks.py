@@ -7,8 +7,8 @@ and a line in `_PACKAGES`; nothing of the core imports the package.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 # sacreBLEU's tokenisers of translations.
@@ -17,30 +17,21 @@ Tokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores
 
 @dataclass(frozen=True)
 class Task:
-    """What corpus, settings and training need to know of a task; how its outputs are scored, `evaluation.scoring.Scoring` says.
-
-    Attributes:
-        name: name of the task.
-        score: name of its main score.
-        max_extra: number of tokens by which an output in a validation may exceed its source, as in the paper.
-        corpus_score: `MODULE:FUNCTION` of the main score in percent, given outputs and references.
-        scoring: `MODULE:NAME` of its `Scoring`.
-        read_file: yields the pairs, source and target, in a file of the task's own format.
-        to_symbols: returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None
-            if models learn the target as it is.
-        constraint: `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
-        cased_because: why `bpe.lowercase` must be false; empty if it may be true.
-    """
+    """What corpus, settings and training need to know of a task; how its outputs are scored, `evaluation.scoring.Scoring` says."""
 
     name: str
-    score: str
-    max_extra: int
-    corpus_score: str
-    scoring: str
+    score: str  # Name of its main score.
+    max_extra: int  # Number of tokens by which an output in a validation may exceed its source, as in the paper.
+    corpus_score: str  # `MODULE:FUNCTION` of the main score in percent, given outputs and references.
+    scoring: str  # `MODULE:NAME` of its `Scoring`.
+    # Yields the pairs, source and target, in a file of the task's own format.
     read_file: Callable[[Path], Iterator[tuple[bytes, bytes]]] | None = None
+    # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None if models
+    # learn the target as it is.
     to_symbols: Callable[[tuple[str, str], Path, int], str] | None = None
+    # `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
     constraint: str | None = None
-    cased_because: str = ""
+    cased_because: str = ""  # Why `bpe.lowercase` must be false; empty if it may be true.
 
     @property
     def key(self) -> str:
@@ -72,7 +63,7 @@ _PACKAGES = {TREES: "transformer_core.parsing.task:TASK"}
 
 def task_of(target: str) -> Task:
     """Return the task of a target."""
-    return load(_PACKAGES[target]) if target in _PACKAGES else TRANSLATION
+    return resolve_name(_PACKAGES[target]) if target in _PACKAGES else TRANSLATION
 
 
 def all_tasks() -> list[Task]:
@@ -99,9 +90,3 @@ def direction_of(manifest: Mapping[str, Any]) -> str:
 def without_region(language: str) -> str:
     """Return the code of a language in small letters without region or script: en for en-GB."""
     return re.split("[-_]", language.lower())[0]
-
-
-def load(name: str) -> Any:
-    """Return what `MODULE:NAME` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)

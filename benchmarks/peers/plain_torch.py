@@ -14,6 +14,7 @@ from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, 
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
+from transformer_core.models.ops.packed import on_device
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name
 from transformer_core.training.devices import autocast
 from transformer_core.training.loader import Batch, make_batch
@@ -85,7 +86,7 @@ def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: to
     for microbatches in updates:
         tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
         for pairs in microbatches:
-            (_summed_loss(model, make_batch(split.pairs(np.array(pairs))).to(device), device) / tokens_of_update).backward()
+            (_summed_loss(model, on_device(make_batch(split.pairs(np.array(pairs))), device), device) / tokens_of_update).backward()
         optimizer.step()
         optimizer.zero_grad()
         tokens += tokens_of_update

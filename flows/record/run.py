@@ -8,7 +8,6 @@
 The folder is not that of the training's state, because DVC's next run removes a state whose record may be unsent.
 """
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.process.paths import STATE, UPDATES, VALIDATION, VALIDATION_SCORE
+from flows.process.paths import UPDATES, VALIDATION, VALIDATION_SCORE
 from transformer_core.errors import UserError
-from transformer_core.files import new_file, read_json, repository, sha256_of, write_json
+from transformer_core.files import new_file, read_json, repository, sha256_of, state_folder, write_json
 from transformer_core.schema import check_document
 
 RUN_FILE = "run.json"
@@ -150,7 +149,7 @@ class RunRecord(_Part):
 
 def records() -> Path:
     """Return the folder of all records: with the states of trainings, so that a training may go on in another clone or machine."""
-    return repository() / (os.environ.get("TRANSFORMER_STATE") or STATE) / "record"
+    return repository() / state_folder() / "record"
 
 
 def read_record(identity: str) -> RunRecord | None:

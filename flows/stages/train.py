@@ -16,6 +16,7 @@ import torch
 from flows.places.ranks import NodeGroup, launch
 from flows.process import paths
 from flows.process.gpus import free_gpus
+from flows.process.notices import watched
 from flows.process.progress import resumed_line
 from flows.process.runner import echo
 from flows.process.signals import ignore_stop_signals, stop_flag
@@ -38,10 +39,11 @@ from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, ModelCon
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, is_whole, state_files, state_of, update_of
 from transformer_core.training.devices import Rank, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.start import take_over
+from transformer_core.training.store import store_of
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
 from transformer_core.training.validation import Validation
@@ -57,12 +59,13 @@ def run(params: Params) -> str:
         echo(params.train.warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
     first = group is None or group.rank == 0
+    _fetch(state)
     if only_outputs_are_missing(params.train, state, first):
         if first:
             train(params)
     else:
         most = params.machine.devices or -(-params.train.microbatches // (group.nodes if group else 1))
-        with free_gpus(most):
+        with free_gpus(most), watched():
             devices = params.machine.devices or default_devices(most)
             if devices == 1 and group is None:
                 train(params)
@@ -79,6 +82,16 @@ def run(params: Params) -> str:
         f"{paths.CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
         f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"
     )
+
+
+def _fetch(state: Path) -> None:
+    """Fetch the training's state from the store, with checkpoints and record, if it is later than the one that is here."""
+    store = store_of(state)
+    here = next((update_of(file) for file in state_files(state) if is_whole(file)), -1)
+    if store is not None and store.newest_state(state, here):
+        store.fetch(RUN, state / RUN)
+        store.fetch_folder("checkpoints", state / "checkpoints")
+        store.fetch_folder("record", records() / (state / RUN).read_text(encoding="utf-8"))
 
 
 def _check_data(params: Params) -> None:
@@ -151,7 +164,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             split,
             params.train,
             rank,
-            StateDirectory(state, params.train.keep),
+            StateDirectory(state, params.train.keep, store_of(state), lambda: _beside(state)),
             recorder or Observer(),
             validation.scores,
             stop_asked,
@@ -171,6 +184,12 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         progress = trainer.run()
         if rank.index == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)
+
+
+def _beside(state: Path) -> dict[str, Path]:
+    """Return what else a training goes on from elsewhere: the id of its record, and the record's tables."""
+    folder = records() / (state / RUN).read_text(encoding="utf-8")
+    return {RUN: state / RUN} | {f"record/{file.name}": file for file in folder.glob("*.*")}
 
 
 def _new_model(params: Params) -> TranslationModel:

@@ -142,6 +142,7 @@ def test_an_imported_model_has_the_token_ids_logits_and_text_of_transformers_and
 def test_an_imported_model_learns_and_what_it_has_learnt_is_the_same_text_in_three_engines(tmp_path: Path) -> None:
     config = import_model(marian(tmp_path / "marian", d_model=32), tmp_path / "model")
     model, subword = load_model(tmp_path / "model")[0].train(), Subword.load(tmp_path / "model/spm.model")
+    torch.manual_seed(1)  # Of dropout: an output that repeats itself without end may differ in where it is cut.
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     learnt = [pair for pair in PAIRS if UNK not in subword.of_target.encode(pair[1])][:16]
     pairs = [(subword.encode(source), subword.of_target.encode(target)) for source, target in learnt]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from tests.models.test_ops import SIZE, VOCAB, found, pairs_of
 from transformer_core.decoding.hypotheses import _folding, top_logits
 from transformer_core.models.attention import bias_of
-from transformer_core.models.ops.packed import Packed
+from transformer_core.models.ops.packed import Packed, on_device
 from transformer_core.models.transformer import Transformer
 from transformer_core.training.loader import make_batch, make_packed_batch
 from transformer_core.training.loss import _LossOfKernel
@@ -197,8 +197,8 @@ def test_packed_layers_with_kernels_have_the_outputs_and_gradients_of_padded_one
     torch.manual_seed(0)
     model = Transformer(replace(SIZE, **changes), VOCAB).to(DEVICE)  # type: ignore[arg-type]
     pairs = pairs_of([(7, 9), (3, 4), (12, 5)])
-    padded = found(model, make_batch(pairs).to(DEVICE))
+    padded = found(model, on_device(make_batch(pairs), DEVICE))
     with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
-        packed = found(model, make_packed_batch(pairs).to(DEVICE), kernels=True)
+        packed = found(model, on_device(make_packed_batch(pairs), DEVICE), kernels=True)
     for ours, theirs in zip(packed, padded, strict=True):
         assert (ours - theirs).norm() < (0.02 if DEVICE.type == "cuda" else 1e-5) * theirs.norm()

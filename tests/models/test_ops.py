@@ -13,12 +13,11 @@ from torch import Tensor
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
 from transformer_core.models.ops.choice import can_pack, prepare_for_training
-from transformer_core.models.ops.low_copies import LowCopies
-from transformer_core.models.ops.packed import PackedBatch
-from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, PackedTransformer
+from transformer_core.models.ops.packed import PackedBatch, on_device
+from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, LowCopies, PackedTransformer
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
-from transformer_core.training.loader import Batch, make_batch, make_packed_batch, packed_shape
+from transformer_core.training.loader import Batch, make_batch, make_packed_batch, make_twice, packed_shape
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import ReductionBuffer
 
@@ -105,9 +104,9 @@ def test_the_papers_recipe_needs_few_shapes_and_little_filling(ranks: int) -> No
 
 
 def test_twice_is_every_sentence_again() -> None:
-    batch = make_packed_batch(pairs_of([(3, 5), (7, 2), (1, 1)]))
+    pairs = pairs_of([(3, 5), (7, 2), (1, 1)])
     packed = PackedTransformer(Transformer(SIZE, VOCAB).double(), kernels=False)
-    once, again = packed(batch).expand(2, -1, -1).flatten(0, 1), packed(batch.twice())
+    once, again = packed(make_packed_batch(pairs)).expand(2, -1, -1).flatten(0, 1), packed(make_twice(pairs, make_packed_batch))
     assert torch.allclose(once, again, rtol=0, atol=1e-12)
 
 
@@ -148,11 +147,11 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     ops = prepare_for_training(model, device, "bf16")
     assert ops.packed is not None
     assert ops.captures
-    exact = found(model, make_batch(pairs).to(device))
+    exact = found(model, on_device(make_batch(pairs), device))
     with torch.autocast("cuda", torch.bfloat16):
-        padded = found(model, make_batch(pairs).to(device))
-        packed = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
-        again = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
+        padded = found(model, on_device(make_batch(pairs), device))
+        packed = found(model, on_device(make_packed_batch(pairs, 20 * longest), device), kernels=True)
+        again = found(model, on_device(make_packed_batch(pairs, 20 * longest), device), kernels=True)
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
         error, bound = ((one[: len(want)].float() - want).norm() / want.norm() for one in (ours, rounded))
         assert error < max(0.02, 1.5 * bound)

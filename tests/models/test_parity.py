@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.models.on_disk import with_drawn_norms
 from transformer_core.models.attention import MultiHeadAttention
-from transformer_core.models.layers import FeedForward
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, Residual
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -29,52 +29,31 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     return source, mask, target
 
 
-def put(target: Tensor | None, source: Tensor) -> None:
-    assert target is not None
-    with torch.no_grad():
-        target.copy_(source)
-
-
-def put_attention(theirs: nn.MultiheadAttention, mine: MultiHeadAttention) -> None:
-    put(theirs.in_proj_weight, torch.cat((mine.query.weight, mine.key.weight, mine.value.weight)))
-    put(theirs.in_proj_bias, torch.zeros(3 * D))
-    put(theirs.out_proj.weight, mine.output.weight)
-    put(theirs.out_proj.bias, torch.zeros(D))
-
-
-def put_linear(theirs: nn.Linear | nn.LayerNorm, mine: nn.Linear | nn.LayerNorm) -> None:
-    put(theirs.weight, mine.weight)
-    put(theirs.bias, mine.bias)
-
-
-def put_feed_forward(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, mine: FeedForward) -> None:
-    put_linear(theirs.linear1, mine.inner)
-    put_linear(theirs.linear2, mine.outer)
+def weights_of(layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
+    """The weights of a layer by PyTorch's names; its attention has biases."""
+    found: dict[str, Tensor] = {}
+    attentions = [module for module in layer.children() if isinstance(module, MultiHeadAttention)]
+    for name, own in zip(("self_attn", "multihead_attn"), attentions, strict=False):
+        found |= {f"{name}.in_proj_weight": torch.cat((own.query.weight, own.key.weight, own.value.weight))}
+        found |= {f"{name}.in_proj_bias": torch.zeros(3 * D), f"{name}.out_proj.bias": torch.zeros(D)}
+        found[f"{name}.out_proj.weight"] = own.output.weight
+    norms = [module.norm for module in layer.children() if isinstance(module, Residual)]
+    named = {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer} | {
+        f"norm{n}": norm for n, norm in enumerate(norms, 1)
+    }
+    return found | {f"{name}.{key}": weight for name, module in named.items() for key, weight in module.state_dict().items()}
 
 
 def pytorchs(model: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
     """PyTorch's stacks with the same weights."""
     first = model.size.norm == "pre"
     settings = {"d_model": D, "nhead": 4, "dim_feedforward": 40, "dropout": 0.0, "batch_first": True, "norm_first": first}
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**settings), 3, nn.LayerNorm(D) if first else None, enable_nested_tensor=False
-    )
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**settings), 3, nn.LayerNorm(D) if first else None)
-    for theirs, mine in zip(encoder.layers, model.encoder, strict=True):
-        put_attention(theirs.self_attn, mine.self_attention)
-        put_feed_forward(theirs, mine.feed_forward)
-        put_linear(theirs.norm1, mine.round_attention.norm)
-        put_linear(theirs.norm2, mine.round_feed_forward.norm)
-    for theirs, mine in zip(decoder.layers, model.decoder, strict=True):
-        put_attention(theirs.self_attn, mine.self_attention)
-        put_attention(theirs.multihead_attn, mine.cross_attention)
-        put_feed_forward(theirs, mine.feed_forward)
-        put_linear(theirs.norm1, mine.round_self_attention.norm)
-        put_linear(theirs.norm2, mine.round_cross_attention.norm)
-        put_linear(theirs.norm3, mine.round_feed_forward.norm)
-    if model.encoder_norm is not None and model.decoder_norm is not None:
-        put_linear(encoder.norm, model.encoder_norm)
-        put_linear(decoder.norm, model.decoder_norm)
+    norms = [nn.LayerNorm(D) if first else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**settings), 3, norms[0], enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**settings), 3, norms[1])
+    for theirs, layers, norm in ((encoder, model.encoder, model.encoder_norm), (decoder, model.decoder, model.decoder_norm)):
+        own = {f"layers.{n}.{name}": weight for n, layer in enumerate(layers) for name, weight in weights_of(layer).items()}
+        theirs.load_state_dict(own | {f"norm.{name}": weight for name, weight in (norm.state_dict() if norm else {}).items()})
     return encoder.double(), decoder.double()
 
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -42,7 +40,7 @@ from transformer_core.training import trainer as trainer_module
 from transformer_core.training import update as update_module
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, state_files, update_of
 from transformer_core.training.devices import Rank, process_group
-from transformer_core.training.loader import Batch, make_batch, make_packed_batch, shares
+from transformer_core.training.loader import Batch, make_batch, shares
 from transformer_core.training.loss import Loss, cross_entropy
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
@@ -260,7 +258,7 @@ def test_bpe_dropout_trains_on_other_tokens_and_counts_these(text: Path, tmp_pat
     assert watcher.records[0].padding_share == pytest.approx(1 - tokens / sum(update.positions for update in first))
     plainly = build()
     trainer_of(plainly, split, tmp_path / "plain", settings.model_copy(update={"bpe_dropout": 0.0})).run()
-    assert not torch.equal(weights(plainly), weights(trainer._model))
+    assert not torch.equal(weights(plainly), weights(trainer.model))
 
 
 def test_without_dropout_r_drop_changes_no_gradient_and_no_record(split: BinarizedSplit, tmp_path: Path) -> None:
@@ -426,7 +424,7 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
         if trainer.progress.update < last:
             return {"nll": 0.0}
         if killed:
-            trainer._directory.wait()  # The write that is under way may well end before a kill.
+            trainer.directory.wait()  # The write that is under way may well end before a kill.
             raise KeyboardInterrupt
         return None
 
@@ -438,7 +436,7 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
     assert trainer.progress.update == last
     trainer.run()
     assert watcher.validations == [update for update in (6, 12) if update >= last]
-    assert torch.equal(weights(straight), weights(trainer._model))
+    assert torch.equal(weights(straight), weights(trainer.model))
     kept = [[update_of(file) for file in checkpoint_files(tmp_path / name / "checkpoints")] for name in ("straight", "stopped")]
     assert kept[0] == kept[1]
 
@@ -574,37 +572,6 @@ def test_a_resumed_training_is_equal_to_the_bit_whichever_shapes_are_captured(
         assert graphs is not None
         assert len(graphs._graphs) == 2
     assert torch.equal(weights(straight), weights(model))
-
-
-@on_every_device
-def test_replayed_dropout_follows_its_seed(split: BinarizedSplit, tmp_path: Path, request: pytest.FixtureRequest, device: str) -> None:
-    if device == "cpu":
-        request.getfixturevalue("captured")
-    updater = trainer_of(build(device=device), split, tmp_path, OF_SHAPES)._updater
-    assert updater._graphs is not None
-    batch, found = make_packed_batch(split.pairs(np.arange(8)), 300), []
-    for update in (1, 1, 2):
-        updater._buffer.flat.zero_()
-        updater._graphs.run(batch, 1, partial(seed_everything, 0, update, 0), updater._add_gradients)
-        found.append(updater._buffer.flat.clone())
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[2])
-
-
-def test_warm_ups_and_captures_are_on_one_stream_and_change_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuBLAS keeps a workspace for each stream, and may choose another kernel on a stream without one."""
-    calls = {name: MagicMock() for name in ("Stream", "stream", "current_stream", "CUDAGraph", "graph", "graph_pool_handle")}
-    for name, noted in calls.items():
-        monkeypatch.setattr(torch.cuda, name, noted)
-    sums = torch.ones(3)
-    graphs = GradientGraphs(sums)
-    for _ in range(2):
-        graphs._captured(MagicMock(), lambda _, divisor: sums.add_(divisor))
-    stream = calls["Stream"].return_value
-    assert calls["Stream"].call_count == 1
-    assert [given.args[0] for given in calls["stream"].call_args_list] == [stream, stream]
-    assert [given.args[2] for given in calls["graph"].call_args_list] == [stream, stream]
-    assert torch.equal(sums, torch.ones(3))
 
 
 def test_an_error_in_the_loaders_thread_is_that_of_the_training(split: BinarizedSplit) -> None:
@@ -999,40 +966,6 @@ def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
         assert (ours - alone).abs().max() <= 1e-4 * alone.abs().max()
     assert one["resumed"]
     assert two["resumed"]
-
-
-@pytest.mark.parametrize("stop_at", [10, 13])
-def test_a_stop_writes_the_state_of_its_update_once(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
-    """At update 10 the state is saved anyway."""
-    written, write = list[int](), StateDirectory._write_state
-    monkeypatch.setattr(StateDirectory, "_write_state", lambda *given: (written.append(given[1]), write(*given)))
-    trainer = trainer_of(build(), split, tmp_path, stop_after=stop_at)
-    with pytest.raises(Interrupted):
-        trainer.run()
-    assert written == sorted({10, stop_at})
-
-
-def test_a_disk_that_is_full_at_one_save_changes_nothing(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = SETTINGS.model_copy(update={"save_every": 4})
-    trainer_of(build(), split, tmp_path / "straight", settings).run()
-    left = {"_write_state": 1, "_write_checkpoint": 1}
-    for name in left:
-        write = getattr(StateDirectory, name)
-
-        def full(self: StateDirectory, *given: Any, name: str = name, write: Callable[..., None] = write) -> None:
-            left[name] -= 1
-            if left[name] >= 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            write(self, *given)
-
-        monkeypatch.setattr(StateDirectory, name, full)
-    trainer_of(build(), split, tmp_path / "full", settings).run()
-    files = [sorted((tmp_path / name).rglob("*.[ps]*")) for name in ("straight", "full")]
-    assert [file.name for file in files[0]] == [file.name for file in files[1]]
-    kept = [[file.read_bytes() for file in some if file.suffix == ".safetensors"] for some in files]
-    assert kept[0] == kept[1] != []
 
 
 def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(

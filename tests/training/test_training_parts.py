@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-from io import FileIO
 from pathlib import Path
 from threading import Event, Timer
 from typing import Any
@@ -295,7 +294,8 @@ def test_what_a_full_disk_refuses_is_written_with_the_next_save(tmp_path: Path, 
 
 def test_a_state_that_the_disk_has_no_room_for_is_told_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own error would not give the reason."""
-    monkeypatch.setattr(checkpoint, "FileIO", lambda *_: FileIO("/dev/full", "w"))
+    save, full = torch.save, Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
+    monkeypatch.setattr(torch, "save", lambda state, _: save(state, full))
     states = StateDirectory(tmp_path, keep=1)
     states.save(10, {"weight": torch.ones(10_000)})
     with refused(69, "the disk is full"):

@@ -25,21 +25,14 @@ _EMBEDDED = 0.1
 
 @dataclass
 class ConvolutionalState:
-    """State of decoding of B sentences with K hypotheses each.
+    """State of decoding of B sentences with K hypotheses each."""
 
-    Attributes:
-        keys: (B, S, D), the encoder's outputs.
-        values: (B, S, D), the sum of keys and source embeddings times sqrt(0.5).
-        mask: (B, S), True at real source tokens.
-        past: the last kernel - 1 inputs of each layer, (B*K, kernel - 1, channels of the input); empty before the first step.
-        position: number of target positions decoded so far.
-    """
-
-    keys: Tensor
-    values: Tensor
-    mask: Tensor
+    keys: Tensor  # (B, S, D), the encoder's outputs.
+    values: Tensor  # (B, S, D), the sum of keys and source embeddings times sqrt(0.5).
+    mask: Tensor  # (B, S), True at real source tokens.
+    # The last kernel - 1 inputs of each layer, (B*K, kernel - 1, channels of the input); empty before the first step.
     past: list[Tensor]
-    position: int = 0
+    position: int = 0  # Number of target positions decoded so far.
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         self.past = [layer.index_select(0, hypotheses) for layer in self.past]
@@ -139,15 +132,12 @@ class DecoderLayer(nn.Module):
         self.residual = _projection(layer.inputs, layer.channels)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
-        """Apply the layer to T positions.
+        """Apply the layer to T positions; return (B*K, T, channels), and the last kernel - 1 inputs.
 
         Args:
             x: (B*K, T, inputs).
             past: (B*K, kernel - 1, inputs), this layer's inputs before x, zero before the first.
             embedded: (B*K, T, D), see `Attention`.
-
-        Returns:
-            (B*K, T, channels), and the last kernel - 1 inputs.
         """
         read = torch.cat((past, self.dropout(x)), dim=1)
         convolved = self.convolution(read)

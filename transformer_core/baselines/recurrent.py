@@ -20,20 +20,13 @@ Hidden = tuple[Tensor, ...]
 
 @dataclass
 class RecurrentState:
-    """State of decoding of B sentences with K hypotheses each.
+    """State of decoding of B sentences with K hypotheses each."""
 
-    Attributes:
-        memory: (B, S, D), the encoder's states; for a Cho decoder (B, 1, D), its context vector.
-        keys: (B, S, D), the projected memory that attention scores; for a Cho decoder the memory.
-        mask: (B, S), True at real source tokens.
-        hidden: for each layer its output and, for an LSTM, its cell: (B*K, D).
-        attentional: (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
-    """
-
-    memory: Tensor
-    keys: Tensor
-    mask: Tensor
-    hidden: list[Hidden]
+    memory: Tensor  # (B, S, D), the encoder's states; for a Cho decoder (B, 1, D), its context vector.
+    keys: Tensor  # (B, S, D), the projected memory that attention scores; for a Cho decoder the memory.
+    mask: Tensor  # (B, S), True at real source tokens.
+    hidden: list[Hidden]  # For each layer its output and, for an LSTM, its cell: (B*K, D).
+    # (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
     attentional: Tensor | None = None
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:

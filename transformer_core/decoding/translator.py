@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from queue import SimpleQueue
 
 import torch
@@ -26,7 +27,7 @@ from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.ops.decoding_graphs import graphed
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
-from transformer_core.tasks import TARGETS, load, tag_of, task_of
+from transformer_core.tasks import TARGETS, tag_of, task_of
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 _TAG = re.compile(tag_of(r"(\w[\w-]*)"))
@@ -162,7 +163,7 @@ class Translator:
         others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
         constraint = task_of(languages[0][1]).constraint
-        return cls(_together(models), subwords[0], copies, allowed, load(constraint) if constraint else None)
+        return cls(_together(models), subwords[0], copies, allowed, resolve_name(constraint) if constraint else None)
 
     def translate(
         self, lines: Sequence[str], search: Search | Sampling, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None

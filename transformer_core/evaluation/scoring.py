@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from transformer_core.corpus.text import read_lines, unequal_sides
 from transformer_core.errors import UserError
-from transformer_core.tasks import Task, load
+from transformer_core.tasks import Task
 
 SIGNIFICANT = 0.05
 
@@ -141,7 +142,7 @@ class Scoring:
 
 def scoring_of(task: Task, tokenizer: str = "") -> Scoring:
     """Return the scoring of a task, for translations with a tokeniser of sacreBLEU if one is named."""
-    found: Scoring = load(task.scoring)
+    found: Scoring = resolve_name(task.scoring)
     return found.with_tokenizer(tokenizer) if tokenizer and found.with_tokenizer else found
 
 

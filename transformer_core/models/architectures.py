@@ -20,17 +20,11 @@ _PARTS = ("norm", "attention", "feed_forward", "convolution")
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of training.
+    """Cost of training."""
 
-    Attributes:
-        flops_a_token: floating-point operations per target token, forward and backward; a multiplication and an addition are two.
-        state_bytes: bytes of weights, gradients and Adam's moments.
-        activation_bytes_a_token: bytes of tensors saved for the backward pass, per position of a micro-batch, in bf16 on a CPU.
-    """
-
-    flops_a_token: float
-    state_bytes: int
-    activation_bytes_a_token: float
+    flops_a_token: float  # Per target token, forward and backward; a multiplication and an addition are two.
+    state_bytes: int  # Of weights, gradients and Adam's moments.
+    activation_bytes_a_token: float  # Of tensors saved for the backward pass, per position of a micro-batch, in bf16 on a CPU.
 
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:

@@ -51,16 +51,12 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, Dropout], Tensor]
 
 
 class MultiHeadAttention(nn.Module):
-    """h parallel attentions on projections of query, key and value (paper 3.2.2); the paper's projections have no bias.
-
-    Attributes:
-        attend: `scaled_dot_product_attention`, or a faster function with the same result (ops/choice.py).
-    """
+    """h parallel attentions on projections of query, key and value (paper 3.2.2); the paper's projections have no bias."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.heads = size.heads
-        self.attend: Attend = scaled_dot_product_attention
+        self.attend: Attend = scaled_dot_product_attention  # Or a faster function with the same result (ops/choice.py).
         self.dropout = Dropout(size.attention_dropout)
         self.query = nn.Linear(size.d_model, size.heads * size.d_k, size.attention_bias)
         self.key = nn.Linear(size.d_model, size.heads * size.d_k, size.attention_bias)
@@ -79,24 +75,16 @@ class MultiHeadAttention(nn.Module):
         """Project the queries: (B, T, D) to (B, H, T, d_k)."""
         return self.split(self.query(x))
 
-    def forward(self, query: Tensor, memory: KeysAndValues, mask: Tensor | None) -> Tensor:
-        """Attend with projected queries (B, H, T, d_k) to a projected memory; the mask is that of `scaled_dot_product_attention`.
+    def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
+        """Project (B, T, D), of self-attention, to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
+        memory = self.keys_and_values(x)
+        return self.queries(x), memory
 
-        Returns:
-            (B, T, D).
-        """
+    def forward(self, query: Tensor, memory: KeysAndValues, mask: Tensor | None) -> Tensor:
+        """Attend with projected queries (B, H, T, d_k) to a projected memory, masked as `scaled_dot_product_attention`: (B, T, D)."""
         attended = self.attend(query, memory.key, memory.value, mask, self.dropout)
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:
         """Split (B, T, H*d) into heads: (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-class SelfAttention(MultiHeadAttention):
-    """Attention whose query, key and value are projections of the same positions."""
-
-    def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
-        """Project (B, T, D) to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
-        memory = self.keys_and_values(x)
-        return self.queries(x), memory

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, SelfAttention
+from transformer_core.models.attention import KeysAndValues, MultiHeadAttention
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(size)
+        self.self_attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size)
         self.round_attention = Residual(size)
         self.round_feed_forward = Residual(size)
@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(size)
+        self.self_attention = MultiHeadAttention(size)
         self.cross_attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size)
         self.round_self_attention = Residual(size)
@@ -91,7 +91,7 @@ class DecoderLayer(nn.Module):
         encoded_mask: Tensor,
         remember: Callable[[KeysAndValues], KeysAndValues] | None = None,
     ) -> Tensor:
-        """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D).
+        """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D); keep the shape.
 
         Args:
             x: input of the layer.
@@ -100,9 +100,6 @@ class DecoderLayer(nn.Module):
             encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`.
             remember: adds this position's keys and values to those of the positions before and returns all of them, C for each sentence;
                 None for a whole target.
-
-        Returns:
-            The shape of x.
         """
 
         def self_attention(x: Tensor) -> Tensor:

@@ -23,22 +23,14 @@ class TransformerState:
     Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and each hypothesis has a
     mask of the slots it sees. Selecting hypotheses then moves no key or value (selecting sentences copies theirs), and the K queries of a
     sentence need one matrix product with all its slots.
-
-    Attributes:
-        encoded: keys and values of the source for each layer, (B, H, S, d): once per sentence, not per hypothesis.
-        mask: (B, 1, 1, S), True at real source tokens.
-        past: keys and values of the target so far for each layer, (B, H, C, d): C slots, of which the first `used` are written.
-        seen: (B, K, C), True at the slots that a hypothesis sees.
-        used: number of slots written so far.
-        position: number of target positions decoded so far.
     """
 
-    encoded: list[KeysAndValues]
-    mask: Tensor
-    past: list[KeysAndValues]
-    seen: Tensor
-    used: int = 0
-    position: int = 0
+    encoded: list[KeysAndValues]  # Of the source for each layer, (B, H, S, d): once per sentence, not per hypothesis.
+    mask: Tensor  # (B, 1, 1, S), True at real source tokens.
+    past: list[KeysAndValues]  # Of the target so far for each layer, (B, H, C, d): C slots, of which the first `used` are written.
+    seen: Tensor  # (B, K, C), True at the slots that a hypothesis sees.
+    used: int = 0  # Number of slots written so far.
+    position: int = 0  # Number of target positions decoded so far.
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         if sentences is not None:
@@ -75,9 +67,6 @@ class Transformer(TranslationModel):
     """An encoder and a decoder, of N layers each in the paper; with pre-norm each stack ends in a norm of its own.
 
     Source embedding, target embedding and projection share one matrix (paper 3.4), or only the last two do, or none.
-
-    Attributes:
-        size: the architecture.
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:

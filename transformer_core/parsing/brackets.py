@@ -20,12 +20,8 @@ _EQUAL = {"PRT": "ADVP"}
 def bracket_counts(outputs: Sequence[str], golds: Sequence[str]) -> NDArray[np.int64]:
     """Return a row for each sentence: brackets of the gold tree, of the output's tree, in both; 1 if equal; 1 if it was repaired.
 
-    Args:
-        outputs: a model's outputs (symbols, `trees.linearised`); any text is accepted.
-        golds: the same number of bracketed trees.
-
-    Raises:
-        ValueError: the two differ in length, or a gold tree is malformed.
+    Outputs are symbols (`trees.linearised`), or any text; golds are bracketed trees. Raises `ValueError`: the two differ in length, or a
+    gold tree is malformed.
     """
     rows = []
     for output, line in zip(outputs, golds, strict=True):

@@ -22,8 +22,7 @@ _EXACT, _MALFORMED = Score("exact_match", "exact"), Score("malformed", "repaired
 def score(outputs: Sequence[str], golds: Sequence[str]) -> Scores:
     """Score a model's outputs (symbols) against bracketed gold trees, line by line; F1's interval is a bootstrap's over sentences.
 
-    Raises:
-        ValueError: the two differ in length or are empty, or a gold tree is malformed.
+    Raises `ValueError`: the two differ in length or are empty, or a gold tree is malformed.
     """
     counts = bracket_counts(outputs, golds)
     if not len(counts):

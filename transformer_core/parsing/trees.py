@@ -21,44 +21,35 @@ _OTHER_SPACE = re.compile(r"[^\S \t\r\n]")
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituent with its parts, or a word with its tag.
+    """A constituent with its parts, or a word with its tag."""
 
-    Attributes:
-        label: of the constituent, or the word's part-of-speech tag.
-        children: the parts of a constituent, at least one; empty for a word.
-        word: the word; "" for a constituent.
-    """
-
-    label: str
-    children: "tuple[Tree, ...]" = ()
-    word: str = ""
+    label: str  # Of the constituent, or the word's part-of-speech tag.
+    children: "tuple[Tree, ...]" = ()  # The parts of a constituent, at least one; empty for a word.
+    word: str = ""  # Empty for a constituent.
 
 
-class Event(NamedTuple):
-    """A step through a tree from left to right: the begin of a constituent, a word, or the end of a constituent."""
-
-    kind: Literal["open", "word", "close"]
-    tree: Tree
+# A step through a tree from left to right: the begin of a constituent, a word, or the end of a constituent.
+Event = tuple[Literal["open", "word", "close"], Tree]
 
 
 def events(tree: Tree) -> Iterator[Event]:
     """Yield the events of a tree, without recursion, because a tree from a file may be deeper than Python's stack."""
-    waiting: list[Event] = [_first(tree)]
+    waiting = [_first(tree)]
     while waiting:
-        event = waiting.pop()
+        kind, node = event = waiting.pop()
         yield event
-        if event.kind == "open":
-            waiting.append(Event("close", event.tree))
-            waiting.extend(_first(child) for child in reversed(event.tree.children))
+        if kind == "open":
+            waiting.append(("close", node))
+            waiting.extend(_first(child) for child in reversed(node.children))
 
 
 def _first(tree: Tree) -> Event:
-    return Event("open" if tree.children else "word", tree)
+    return ("open" if tree.children else "word"), tree
 
 
 def leaves(tree: Tree) -> list[Tree]:
     """Return the words with their tags, from left to right."""
-    return [event.tree for event in events(tree) if event.kind == "word"]
+    return [node for kind, node in events(tree) if kind == "word"]
 
 
 def words(tree: Tree) -> str:

@@ -17,7 +17,7 @@ from ruamel.yaml.comments import CommentedMap
 from transformer_core.config import Params, check_params
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
-from transformer_core.presets import TABLE_3, Table3Row
+from transformer_core.presets import TABLE_3
 from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
 DEFAULT = "tatoeba"
@@ -194,7 +194,8 @@ def _row(name: str) -> CommentedMap:
     row, like = TABLE_3[name.removeprefix("table3/")], "big" if name == "table3/big" else "base"
     start = f"wmt14-en-de-{like}"
     document = _document(start)
-    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[like]).items())
+    settings, others = ({**asdict(each.size), "label_smoothing": each.label_smoothing} for each in (row, TABLE_3[like]))
+    changed = ", ".join(f"{key} {value}" for key, value in settings.items() if value != others[key])
     document.yaml_set_start_comment(
         f"Row {name.removeprefix('table3/')} of the paper's Table 3{changed and f' ({changed})'}: PPL {row.perplexity:.2f} and "
         f"BLEU {row.bleu} on newstest2013.\nOne checkpoint, not averaged; else as {start}."
@@ -204,12 +205,6 @@ def _row(name: str) -> CommentedMap:
     document["average"].update(of="last", count=1)
     document["publish"]["name"] = f"wmt14-en-de-{name.replace('/', '-')}"
     return document
-
-
-def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
-    """Return the settings of a row of Table 3 that differ from those of another row."""
-    settings, others = ({**asdict(each.size), "label_smoothing": each.label_smoothing} for each in (row, of))
-    return {key: value for key, value in settings.items() if value != others[key]}
 
 
 def _baseline(name: str) -> CommentedMap:

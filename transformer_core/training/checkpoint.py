@@ -5,12 +5,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
-from hashlib import sha256
-from io import BufferedWriter, FileIO
 from math import isnan
 from pathlib import Path
 from socket import gethostname
@@ -20,10 +18,12 @@ from uuid import uuid4
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory
-from transformer_core.files import locked, new_file, read_json, repository, sha256_of, write_json, write_text
+from transformer_core.files import locked, new_file, read_json, repository, sha256_of, state_folder, write_json, write_text
 from transformer_core.models.directory import check_finite, read_weights
+from transformer_core.training.store import Store, StoreAway, store_of
 
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 def state_root(root: Path | None = None) -> Path:
-    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the repository, or in that at `root`."""
-    return (root or repository()) / (os.environ.get("TRANSFORMER_STATE") or ".state")
+    """Return the parent of the trainings' directories: `state_folder` in the repository, or in that at `root`."""
+    return (root or repository()) / state_folder()
 
 
 def state_of(fingerprint: str, root: Path | None = None) -> Path:
@@ -72,6 +72,8 @@ def remove_training(state: Path) -> None:
     """
     with locked(state / TRAINING_LOCK, "this training"):
         state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
+        if (store := store_of(state)) is not None:
+            store.remove()
     for removed in state.parent.glob(f".{state.name}.*.old"):  # Also what a killed process has left.
         shutil.rmtree(removed, ignore_errors=True)
 
@@ -102,19 +104,23 @@ class StateDirectory:
     `keep` saves and of the best ones.
 
     Saving copies tensors to the CPU's memory at once; files are written in the background, one after the other. What a full disk refuses
-    stays in memory, and is written with the next save.
+    stays in memory, and is written with the next save. With a store, all files are copied to it after each save, and those that `beside`
+    returns by their names in it; a store that is away gets them with the next save.
     """
 
-    def __init__(self, path: Path, keep: int) -> None:
+    def __init__(self, path: Path, keep: int, store: Store | None = None, beside: Callable[[], dict[str, Path]] = lambda: {}) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._keep = keep
+        self._store = store
+        self._beside = beside
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
         self._newest_state: Future[None] | None = None
-        # Of the writer's thread: what is not on disk yet, and the updates since the last state on disk that a full disk has refused.
+        # Of the writer's thread: what is not on disk yet, and by update why saves since the last one were refused.
         self._left: list[_Write] = []
-        self._refused: set[int] = set()
+        self._refused: dict[int, str] = {}
+        self._newest = 0
         self._failed = False
         self._claim: dict[str, Any] | None = None
 
@@ -124,6 +130,8 @@ class StateDirectory:
             since = datetime.now().astimezone().isoformat(" ", "seconds")
             self._claim = {"since": since, "host": gethostname(), "process": os.getpid(), "key": uuid4().hex}
             write_json(self.path / _WRITER, self._claim)
+            if self._store is not None:
+                self._store.claim()
 
     def check_claim(self) -> None:
         """Raise a `UserError` (69) if another process has become the writer since `claim`."""
@@ -161,12 +169,12 @@ class StateDirectory:
     def wait(self) -> None:
         """Wait until all writes are on disk. An error in writing is raised here or in a later save.
 
-        Raises `UserError` (69): the disk is full, also after another try.
+        Raises `UserError` (69): the disk is full or the store is away, also after another try.
         """
         self._wait_for_writes(0)
         self._writer.submit(self._write_left).result()
-        if self._left and not self._failed:
-            raise _full(self.path, "the last save has failed")
+        if self._refused and not self._failed:
+            raise self._refusal("the last save has failed")
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
@@ -180,7 +188,8 @@ class StateDirectory:
 
     def _start(self, update: int, value: dict[str, Any], best: Collection[int] | None = None) -> Future[None]:
         self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
-        self._writing.append(self._writer.submit(self._add, _Write(update, copied(value), best)))
+        copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)
+        self._writing.append(self._writer.submit(self._add, _Write(update, copied, best)))
         return self._writing[-1]
 
     def _wait_for_writes(self, leave: int) -> None:
@@ -192,46 +201,65 @@ class StateDirectory:
         if write.best is None:  # It replaces states that the disk has refused.
             self._left = [other for other in self._left if other.best is not None]
         self._left.append(write)
+        self._newest = write.update
         self._write_left()
 
     def _write_left(self) -> None:
-        """Write what is left, up to the first that a full disk refuses.
+        """Write what is left, up to the first that a full disk refuses, then copy all to the store, which may be away.
 
         After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
         """
-        while self._left and not self._failed:
-            try:
+        if self._failed:
+            return
+        try:
+            while self._left:
                 self.check_claim()
-                self._write(self._left[0])
-            except Exception as error:
-                fault = next((words for words in _FULL if words in str(error)), "")
-                update, known = self._left[-1].update, len(self._refused)
-                self._refused.add(update)
-                self._failed = not fault or len(self._refused) == _MOST_REFUSED
-                if self._failed:
-                    raise _full(self.path, f"{_MOST_REFUSED} saves in a row have failed") if fault else error from None
-                if len(self._refused) > known:
-                    _log.warning("%s: %s: the training goes on and tries again at its next save", self.path, fault)
-                return
-            del self._left[0]
-
-    def _write(self, write: _Write) -> None:
-        if write.best is None:
-            self._write_state(write.update, write.value)
+                update, value, best = self._left[0]
+                if best is None:
+                    self._write_state(update, value)
+                else:
+                    self._write_checkpoint(update, value, best)
+                del self._left[0]
+            if self._store is not None:
+                self._store.push(self._files())
             self._refused.clear()
-        else:
-            self._write_checkpoint(write.update, write.value, write.best)
+        except Exception as error:
+            known = len(self._refused)
+            if isinstance(error, StoreAway):
+                cause = error.message
+            elif any(words in str(error) for words in _FULL):
+                cause = f"{self.path}: the disk is full"
+            else:
+                self._failed = True
+                raise
+            self._refused[self._newest] = cause
+            self._failed = len(self._refused) == _MOST_REFUSED
+            if self._failed:
+                raise self._refusal(f"{_MOST_REFUSED} saves in a row have failed") from None
+            if len(self._refused) > known:
+                _log.warning("%s: the training goes on and tries again at its next save", cause)
+
+    def _refusal(self, failed: str) -> UserError:
+        cause = self._refused[max(self._refused)]
+        return UserError(f"{cause}, {failed}", "Free space or reach the store, then run it again to resume.", ExitCode.UNAVAILABLE)
+
+    def _files(self) -> dict[str, Path]:
+        """Return what belongs into the store, by its name there; a state comes before its sum, and after what a resumed training needs."""
+        files = {f"checkpoints/{file.name}": file for file in checkpoint_files(self.checkpoints)} | self._beside()
+        states = (file for state in state_files(self.path) for file in (state, state.with_suffix(".sha256")))
+        return files | {file.name: file for file in states if file.exists()}
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
         file = self.path / f"state-{update:08d}.pt"
-        with new_file(file) as temporary, _Hashed(temporary) as hashed:
+        with new_file(file) as temporary:
             try:
-                torch.save({"format": FORMAT, "update": update} | state, hashed)
-                hashed.flush()
+                with temporary.open("wb") as opened:
+                    torch.save({"format": FORMAT, "update": update} | state, opened)
             except RuntimeError as error:  # torch's own, which does not give the reason.
                 raise error.__context__ or error from None
-        write_text(file.with_suffix(".sha256"), hashed.sum.hexdigest())
+            checksum = sha256_of(temporary)
+        write_text(file.with_suffix(".sha256"), checksum)
         for old in state_files(self.path)[_KEEP_STATES:]:
             _remove_state(old)
 
@@ -242,23 +270,6 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
-
-
-class _Hashed(BufferedWriter):
-    """A new file for `torch.save`, with the SHA-256 of what is written."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(FileIO(path, "w"))
-        self.sum = sha256()
-
-    def write(self, data: Any, /) -> int:
-        """Write and hash bytes."""
-        self.sum.update(data)
-        return super().write(data)
-
-
-def _full(path: Path, failed: str) -> UserError:
-    return UserError(f"{path}: the disk is full, {failed}", "Free space, then run it again to resume.", ExitCode.UNAVAILABLE)
 
 
 def _remove_state(file: Path) -> None:
@@ -281,17 +292,6 @@ def _remove_torn(directory: Path) -> None:
     """Remove files that a killed process left incomplete. Only one process writes here, so no other writer's files are removed."""
     for file in directory.glob(".*.new"):
         file.unlink()
-
-
-def copied(value: Any) -> Any:
-    """Copy a state's tensors, in dictionaries, lists and tuples, to the CPU, where later updates do not change them."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(copied(part) for part in value)
-    return value
 
 
 def state_files(directory: Path) -> list[Path]:

@@ -99,11 +99,8 @@ def default_threads(devices: int) -> int:
 def process_group(threads: int | None) -> Iterator[Rank]:
     """Join the process group of the ranks that torchrun started; without torchrun's environment this is the only rank.
 
-    Args:
-        threads: number of threads of this rank on a CPU; None shares the machine's cores among its ranks.
-
-    Raises:
-        UserError: exit code 78; the machine has GPUs, but fewer than ranks; 69, CUDA cannot use the GPUs that the driver lists.
+    On a CPU it has so many threads; None shares the machine's cores among its ranks. Raises `UserError`: 78, the machine has GPUs, but
+    fewer than ranks; 69, CUDA cannot use the GPUs that the driver lists.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -145,11 +142,6 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     """Return the context of a forward pass: matrix products are in low precision if `precision` asks for it."""
     low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
-
-
-def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
-    """Return a scaler that prevents small gradients from underflowing in fp16; in any other precision it is disabled."""
-    return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=low_precision(device, precision) == torch.float16)
 
 
 def matrix_rate(rank: Rank, precision: Precision) -> float:

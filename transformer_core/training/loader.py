@@ -14,7 +14,7 @@ from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatc
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, TokenIds, padded
-from transformer_core.models.ops.packed import Packed, PackedBatch
+from transformer_core.models.ops.packed import Packed, PackedBatch, pinned
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
 
@@ -23,53 +23,30 @@ _BLOCK = 128  # Positions.
 
 
 class Batch(NamedTuple):
-    """A micro-batch of B pairs with n real target tokens, padded on the right.
+    """A micro-batch of B pairs with n real target tokens, padded on the right."""
 
-    Attributes:
-        source: (B, S) token ids, end tokens included.
-        source_mask: (B, S), True at real tokens.
-        shifted: (B, T) target ids moved one to the right behind the begin token: the decoder's input.
-        target_positions: (n,) indices of the real target tokens among all B*T; no mask, since counting a mask would wait for the device.
-        targets: (n,) target ids at these positions, end tokens included: the tokens to predict.
-    """
-
-    source: Tensor
-    source_mask: Tensor
-    shifted: Tensor
+    source: Tensor  # (B, S) token ids, end tokens included.
+    source_mask: Tensor  # (B, S), True at real tokens.
+    shifted: Tensor  # (B, T) target ids moved one to the right behind the begin token: the decoder's input.
+    # (n,) indices of the real target tokens among all B*T; no mask, since counting a mask would wait for the device.
     target_positions: Tensor
-    targets: Tensor
-
-    def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device; a copy from pinned memory is asynchronous."""
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
-
-    def pin_memory(self) -> "Batch":
-        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
-        return Batch(*(tensor.pin_memory() for tensor in self))
+    targets: Tensor  # (n,) target ids at these positions, end tokens included: the tokens to predict.
 
     def decoded(self, model: TranslationModel) -> Tensor:
         """Return the model's output at the real target positions, (n, D)."""
         decoded: Tensor = model(self.source, self.source_mask, self.shifted)
         return decoded.flatten(0, 1).index_select(0, self.target_positions)
 
-    def twice(self) -> "Batch":
-        """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
-        positions = torch.cat((self.target_positions, self.target_positions + self.shifted.numel()))
-        source, mask, shifted, targets = (
-            torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.targets)
-        )
-        return Batch(source, mask, shifted, positions, targets)
-
 
 MakeBatch = Callable[[Pairs], Batch | PackedBatch]
 
 
 class RankBatch(NamedTuple):
-    """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""
+    """A rank's part of an update."""
 
     update: GlobalBatch
-    after: Cursor
-    microbatches: dict[int, Batch | PackedBatch]
+    after: Cursor  # After the update.
+    microbatches: dict[int, Batch | PackedBatch]  # Of the rank, by their position in the update.
 
 
 def make_batch(pairs: Pairs) -> Batch:
@@ -79,6 +56,12 @@ def make_batch(pairs: Pairs) -> Batch:
     shifted[:, 1:] = target[:, :-1]
     positions = np.flatnonzero(target != PAD)
     return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, positions, target.ravel()[positions])))
+
+
+def make_twice(pairs: Pairs, make: MakeBatch) -> Batch | PackedBatch:
+    """Return a batch of all pairs and then of all pairs again, with the targets of the first, for R-Drop's two passes."""
+    batch = make(Pairs(np.tile(pairs.numbers, 2), [*pairs.sources] * 2, [*pairs.targets] * 2))
+    return batch._replace(targets=batch.targets[: len(batch.targets) // 2])
 
 
 class PackedShape(NamedTuple):
@@ -197,7 +180,7 @@ def shares(
             pairs = segmented[mine]
         batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
         if rank.device.type == "cuda":
-            batches = {position: batch.pin_memory() for position, batch in batches.items()}
+            batches = {position: pinned(batch) for position, batch in batches.items()}
         return RankBatch(update, after, batches)
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")

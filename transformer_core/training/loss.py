@@ -40,19 +40,12 @@ _MOST_NLL = 100.0  # Of a model that is far worse than chance; `math.exp` overfl
 
 
 class Loss(NamedTuple):
-    """Sums over tokens, scalars in at least float32; of R-Drop's two passes the mean.
+    """Sums over tokens, scalars in at least float32; of R-Drop's two passes the mean."""
 
-    Attributes:
-        objective: what training minimises, differentiable: the label-smoothed loss, and with R-Drop also its divergence.
-        smoothed: label-smoothed loss.
-        nll: negative log-likelihood.
-        correct: number of tokens predicted correctly; 0 if gradients are on, since on a CPU the argmax takes longer than the softmax.
-    """
-
-    objective: Tensor
-    smoothed: Tensor
-    nll: Tensor
-    correct: Tensor
+    objective: Tensor  # What training minimises, differentiable: the label-smoothed loss, and with R-Drop also its divergence.
+    smoothed: Tensor  # Label-smoothed loss.
+    nll: Tensor  # Negative log-likelihood.
+    correct: Tensor  # Tokens predicted correctly; 0 if gradients are on, since on a CPU the argmax takes longer than the softmax.
 
 
 def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float = 0.0) -> Loss:

@@ -4,41 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.training.loss import perplexity
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """Measures of the updates since the last record.
+    """Measures of the updates since the last record."""
 
-    Attributes:
-        update: number of the last update.
-        epoch: epoch of the last update, from 1.
-        loss: label-smoothed loss per target token.
-        perplexity: perplexity without label smoothing, with dropout.
-        learning_rate: learning rate of the last update.
-        gradient_norm: mean norm over the updates.
-        tokens_per_second: target tokens per second of all devices together.
-        padding_share: share of padding in all positions, source and target.
-        data_wait_share: share of the time that rank 0 waited for batches.
-        mfu: FLOP/s of the model's products as a share of the devices' best matrix rate (model FLOPs utilisation).
-        skipped: number of updates that were not finite.
-        seconds: seconds of training so far, validation included.
-    """
-
-    update: int
-    epoch: int
-    loss: float
-    perplexity: float
-    learning_rate: float
-    gradient_norm: float
-    tokens_per_second: float
-    padding_share: float
-    data_wait_share: float
-    mfu: float
-    skipped: int
-    seconds: float
+    update: int  # Number of the last update.
+    epoch: int  # Of the last update, from 1.
+    loss: float  # Label-smoothed, per target token.
+    perplexity: float  # Without label smoothing, with dropout.
+    learning_rate: float  # Of the last update.
+    gradient_norm: float  # Mean over the updates.
+    tokens_per_second: float  # Target tokens of all devices together.
+    padding_share: float  # Share of padding in all positions, source and target.
+    data_wait_share: float  # Share of the time that rank 0 waited for batches.
+    mfu: float  # FLOP/s of the model's products as a share of the devices' best matrix rate (model FLOPs utilisation).
+    skipped: int  # Number of updates that were not finite.
+    seconds: float  # Of training so far, validation included.
 
 
 class Observer:
@@ -70,57 +55,32 @@ class Observer:
 
 @dataclass
 class Progress:
-    """Progress of a training: plain values that are part of its state.
+    """Progress of a training: plain values that are part of its state."""
 
-    Attributes:
-        update: number of updates done, including skipped ones.
-        epoch: epoch of the batch plan, from 0.
-        done_in_epoch: number of updates done in this epoch.
-        target_tokens: number of target tokens in the updates done.
-        seconds: seconds of training at the last save or at the end.
-        skipped_in_row: number of skipped updates since the last finite one.
-        went_back: the update after which the weights were last restored because of skipped updates, 0 for none.
-        scores: score of each validation by its update, in the measure `train.best_by`.
-    """
-
-    update: int = 0
-    epoch: int = 0
-    done_in_epoch: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0
-    skipped_in_row: int = 0
-    went_back: int = 0
-    scores: dict[int, float] = field(default_factory=dict)
-
-    def count(self, update: GlobalBatch, after: Cursor) -> None:
-        """Count an update; `after` is the cursor of the next one."""
-        self.update += 1
-        self.epoch, self.done_in_epoch = after.epoch, after.done
-        self.target_tokens += update.target_tokens
+    update: int = 0  # Number of updates done, including skipped ones.
+    epoch: int = 0  # Of the batch plan, from 0.
+    done_in_epoch: int = 0  # Number of updates done in this epoch.
+    target_tokens: int = 0  # In the updates done.
+    seconds: float = 0.0  # Of training at the last save or at the end.
+    skipped_in_row: int = 0  # Number of skipped updates since the last finite one.
+    went_back: int = 0  # The update after which the weights were last restored because of skipped updates, 0 for none.
+    scores: dict[int, float] = field(default_factory=dict)  # Of each validation by its update, in the measure `train.best_by`.
 
 
 @dataclass
 class LogWindow:
-    """Sums over the updates since the last record, without skipped ones, which are only counted.
+    """Sums over the updates since the last record, without skipped ones, which are only counted."""
 
-    Attributes:
-        updates: number of updates that were not skipped.
-        smoothed: label-smoothed loss, summed over target tokens.
-        nll: negative log-likelihood, summed over target tokens.
-        waited: seconds of waiting for batches.
-        seconds: seconds in all, without validation.
-    """
-
-    updates: int = 0
+    updates: int = 0  # That were not skipped.
     skipped: int = 0
-    smoothed: float = 0.0
-    nll: float = 0.0
+    smoothed: float = 0.0  # Label-smoothed loss, summed over target tokens.
+    nll: float = 0.0  # Negative log-likelihood, summed over target tokens.
     gradient_norms: float = 0.0
     source_tokens: int = 0
     target_tokens: int = 0
     positions: int = 0
-    waited: float = 0.0
-    seconds: float = 0.0
+    waited: float = 0.0  # Seconds of waiting for batches.
+    seconds: float = 0.0  # In all, without validation.
 
     def add(self, update: GlobalBatch, smoothed: float, nll: float, gradient_norm: float) -> None:
         """Add an update that was not skipped."""

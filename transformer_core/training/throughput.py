@@ -1,13 +1,12 @@
 """Training speed of this machine, measured in a few updates on random pairs."""
 
 import os
-from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from transformer_core.config import Params, Train, resolve
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
@@ -16,21 +15,12 @@ from transformer_core.models.precision import weights_dtype
 from transformer_core.sizes import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import default_devices, default_threads, process_group
-from transformer_core.training.records import Observer, Progress, UpdateRecord
+from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 
 _UPDATES = 4
 _USUAL_LENGTH = 24  # Tokens of a sentence, where none is given.
 _IN_UPDATES = 0.9  # Of the time of a training; the rest goes into validations and saves.
-
-
-class _RateObserver(Observer):
-    """Keeps the rate of the last record."""
-
-    rate: float = 0.0
-
-    def on_update(self, record: UpdateRecord) -> None:
-        self.rate = record.tokens_per_second
 
 
 class NullDirectory(StateDirectory):
@@ -42,35 +32,30 @@ class NullDirectory(StateDirectory):
     def claim(self) -> None:
         pass
 
-    def save(self, update: int, state: dict[str, Any], last: bool = False) -> None:
-        pass
-
-    def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
-        pass
+    def _start(self, *_given: Any) -> Future[None]:
+        return Future()
 
 
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
     """Return the target tokens per second of one device, in updates as in `settings` on pairs of `length` tokens per side.
 
-    Raises:
-        ValueError: a sentence of this length does not fit a micro-batch.
+    Raises `ValueError`: a sentence of this length does not fit a micro-batch.
     """
     random = np.random.default_rng(0)
     pairs = 2 * settings.tokens_per_update // length + 1
     shard = random.integers(4, vocab_size, 2 * pairs * length, dtype=np.uint32), np.arange(2 * pairs + 1, dtype=np.int64) * length
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), [np.arange(1, pairs + 1)])
     no_scores = {settings.best_by: 0.0}
-    observer = _RateObserver()
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
         short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
-        trainer = Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False)
+        trainer = Trainer(model, split, short, rank, NullDirectory(), Observer(), lambda: no_scores, lambda: False)
         for _ in ("warm-up, which also makes kernels", "measured"):
             trainer.progress = Progress()
-            trainer.run()
+            progress = trainer.run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return observer.rate
+    return progress.target_tokens / progress.seconds
 
 
 def updates_within(minutes: float, params: Params) -> int:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -23,7 +23,7 @@ from transformer_core.models.precision import precision_name, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
 from transformer_core.training.devices import Rank, digest_of_code
-from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, microbatch_of_each_shape, shares
+from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, make_twice, microbatch_of_each_shape, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
 
@@ -33,6 +33,7 @@ LOG_EVERY = 20  # Updates.
 _UPDATES_BETWEEN_RETURNS = 1000
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains a model on a split until `settings.updates`, until patience runs out, or until asked to stop.
 
@@ -40,49 +41,23 @@ class Trainer:
     (seed, update, micro-batch). The update itself is in update.py. Ranks that would compute differently are refused; all begin with the
     weights of rank 0, and compare checksums of their weights at each save.
 
-    Args:
-        model: the model to train, in place, on `rank.device`.
-        split: the training pairs.
-        settings: section `train`.
-        rank: this process among all.
-        directory: directory of states and checkpoints.
-        observer: receives records and validations; the null `Observer` on the other ranks.
-        validate: returns the current model's scores. Every rank calls it at the same updates and gets the same scores, or None if any
-            rank was asked to stop.
-        stop_asked: returns whether this process was asked to stop; all ranks then stop after the same update.
-        machine_flops: FLOP/s that all devices together reach in a matrix product; MFU is relative to it.
-        bpe_dropout: segments each update anew; None trains on the split as it is.
-
-    Raises:
-        UserError: exit code 78, on every rank; ranks have other precisions, kernels or versions of torch or of this package.
-        ValueError: `bpe_dropout` is given and not `settings.segments_anew`, or the other way round.
+    Raises `UserError` (78), on every rank: ranks have other precisions, kernels or versions of torch or of this package.
     """
 
-    def __init__(
-        self,
-        model: TranslationModel,
-        split: BinarizedSplit,
-        settings: Train,
-        rank: Rank,
-        directory: StateDirectory,
-        observer: Observer,
-        validate: Callable[[], dict[str, float] | None],
-        stop_asked: Callable[[], bool],
-        machine_flops: float = math.inf,
-        bpe_dropout: BpeDropout | None = None,
-    ) -> None:
-        if (bpe_dropout is None) == settings.segments_anew:
-            raise ValueError(f"settings.segments_anew is {settings.segments_anew}, and bpe_dropout is {bpe_dropout}")
-        self._model = model
-        self._split = split
-        self._settings = settings
-        self._rank = rank
-        self._directory = directory
-        self._observer = observer
-        self._validate = validate
-        self._stop_asked = stop_asked
-        self._machine_flops = machine_flops
-        self._bpe_dropout = bpe_dropout
+    model: TranslationModel  # Trained in place, on `rank.device`.
+    split: BinarizedSplit
+    settings: Train
+    rank: Rank
+    directory: StateDirectory
+    observer: Observer  # The null `Observer` on the ranks but 0.
+    # Scores the model. Every rank calls it at the same updates and gets the same scores, or None if any rank was asked to stop.
+    validate: Callable[[], dict[str, float] | None]
+    stop_asked: Callable[[], bool]  # Whether this process was asked to stop; all ranks then stop after the same update.
+    machine_flops: float = math.inf  # FLOP/s that all devices together reach in a matrix product; MFU is relative to it.
+    bpe_dropout: BpeDropout | None = None  # Segments each update anew, with `settings.segments_anew`; None trains on the split as it is.
+
+    def __post_init__(self) -> None:
+        model, split, settings, rank = self.model, self.split, self.settings, self.rank
         self._plan = BatchPlan(
             split.source.lengths,
             split.target.lengths,
@@ -96,6 +71,8 @@ class Trainer:
         self._captured_budget = budget if ops.captures else None
         packs = ops.packed is not None
         self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
+        if settings.r_drop:
+            self._make_batch = partial(make_twice, make=self._make_batch)
         computed = {
             "precision": precision_name(ops.low or weights_dtype(settings.precision)),
             "packed batches": packs,
@@ -120,43 +97,38 @@ class Trainer:
 
         Raises `UserError` (78): the state is of a later update than `settings.updates`, or ranks have states of different updates.
         """
-        if self._rank.index == 0:
-            self._directory.claim()
-        state = next(self._directory.states(), None)
+        if self.rank.index == 0:
+            self.directory.claim()
+        state = next(self.directory.states(), None)
         saved = {"the update to resume after": 0 if state is None else state["progress"]["update"]}
-        self._rank.check_agreement(saved, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
+        self.rank.check_agreement(saved, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
         if state is None:
             return False
-        if state["progress"]["update"] > self._settings.updates:
+        if state["progress"]["update"] > self.settings.updates:
             raise configuration_error(
-                f"train.updates: {self._settings.updates:,}, but this training is saved after update {state['progress']['update']:,}",
+                f"train.updates: {self.settings.updates:,}, but this training is saved after update {state['progress']['update']:,}",
                 "Raise it, or start anew: transformer-core states --remove NAME",
             )
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
         self._window = LogWindow(**state["interval"])
-        self._observer.restore(state["observer"])
+        self.observer.restore(state["observer"])
         return True
 
     def check_memory(self, try_validation: Callable[[], object] = lambda: None) -> None:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
 
-        All ranks also capture CUDA graphs of all shapes of the epoch, so that no rank waits for another's captures later.
-
-        Args:
-            try_validation: uses as much memory as a validation.
-
-        Raises:
-            UserError: on every rank; a micro-batch or a validation does not fit the memory of one of the devices: 78, or 69 where other
-                processes use it.
+        All ranks also capture CUDA graphs of all shapes of the epoch, so that no rank waits for another's captures later. `try_validation`
+        uses as much memory as a validation. Raises `UserError`, on every rank: one of the devices lacks memory (78), or other processes
+        use it (69).
         """
-        self._model.train()
+        self.model.train()
         tried = self._plan.largest()
         if self._captured_budget is not None:
-            tried += microbatch_of_each_shape(self._plan, self._split, self.progress.epoch, self._captured_budget)
-        lacking, trying = torch.zeros(3, device=self._rank.device), 0
+            tried += microbatch_of_each_shape(self._plan, self.split, self.progress.epoch, self._captured_budget)
+        lacking, trying = torch.zeros(3, device=self.rank.device), 0
         try:
-            self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried))
+            self._updater.dry_run(self.progress.update + 1, (self._make_batch(self.split.pairs(pairs)) for pairs in tried))
             trying = 1
             try_validation()
         except (RuntimeError, MemoryError) as error:
@@ -164,9 +136,9 @@ class Trainer:
                 raise
             lacking[trying] = 1
             lacking[2] = bool(used_by_others(error))
-        self._rank.sum_over_ranks(lacking)
+        self.rank.sum_over_ranks(lacking)
         of_training, of_validation, in_use = lacking.tolist()
-        tokens, device = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update), self._rank.device.type
+        tokens, device = min(self.settings.tokens_per_microbatch, self.settings.tokens_per_update), self.rank.device.type
         if in_use:
             remedy = "Run it again when they have ended, or use other GPUs: nvidia-smi lists them."
             raise UserError("other processes use the memory of a GPU", remedy, ExitCode.UNAVAILABLE)
@@ -184,16 +156,16 @@ class Trainer:
             Interrupted: training was stopped before the end; the state is saved.
             UserError: exit code 78; too many updates in a row were not finite. 69, on every rank; ranks have other weights than rank 0.
         """
-        for parameter in self._model.parameters():  # All ranks begin with the weights of rank 0, however they were built.
-            self._rank.broadcast(parameter.detach())
-        self._model.train()
-        if self._rank.index == 0:
-            self._directory.claim()
-            self._directory.remove_after(self.progress.update)
+        for parameter in self.model.parameters():  # All ranks begin with the weights of rank 0, however they were built.
+            self.rank.broadcast(parameter.detach())
+        self.model.train()
+        if self.rank.index == 0:
+            self.directory.claim()
+            self.directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        begun = shares(self._plan, self._split, self._rank, cursor, self._make_batch, self._bpe_dropout, self.progress.update)
+        begun = shares(self._plan, self.split, self.rank, cursor, self._make_batch, self.bpe_dropout, self.progress.update)
         with closing(begun) as coming:
             if self.progress.update:  # A kill may have prevented the validation and the checkpoint after the restored state.
                 self._validate_and_keep()
@@ -201,11 +173,13 @@ class Trainer:
                 began = time.monotonic()
                 share = next(coming)
                 self._window.waited += time.monotonic() - began
-                self._updater.run(self.progress.update + 1, share, self._stop_asked)
-                self.progress.count(share.update, share.after)
-                self._observer.on_progress(self.progress.update)
+                self._updater.run(self.progress.update + 1, share, self.stop_asked)
+                self.progress.update += 1
+                self.progress.epoch, self.progress.done_in_epoch = share.after.epoch, share.after.done
+                self.progress.target_tokens += share.update.target_tokens
+                self.observer.on_progress(self.progress.update)
                 self._read_totals(leave=1)
-                if self.progress.skipped_in_row > self._settings.max_skipped:
+                if self.progress.skipped_in_row > self.settings.max_skipped:
                     self._go_back()
                 if self._is_due(LOG_EVERY):
                     self._record()
@@ -219,27 +193,27 @@ class Trainer:
         return self.progress
 
     def _ended(self) -> bool:
-        patience = self._settings.patience
-        begins = self._settings.stage_ends[-1] if self._settings.stage_ends else 0
+        patience = self.settings.patience
+        begins = [0, *self.settings.stage_ends][-1]
         of_last_stage = {update: score for update, score in self.progress.scores.items() if update > begins}
-        waited = validations_since_best(of_last_stage, self._settings.best_by)
-        return self.progress.update >= self._settings.updates or 0 < patience <= waited
+        waited = validations_since_best(of_last_stage, self.settings.best_by)
+        return self.progress.update >= self.settings.updates or 0 < patience <= waited
 
     # Totals of updates.
 
     def _read_totals(self, leave: int) -> None:
         """Add up the totals of all updates except the last `leave`, and note whether any rank was asked to stop."""
-        if self._rank.world_size == 1:
-            self._stopping = self._stop_asked()
+        if self.rank.world_size == 1:
+            self._stopping = self.stop_asked()
         for number, update, totals in self._updater.pending.arrived(leave):
             self._stopping = self._stopping or bool(totals[STOP] > 0)
             if totals[SKIPPED]:
                 # More than `max_skipped` in a row are no longer expected: the training goes back.
-                expected = self.progress.skipped_in_row < self._settings.max_skipped
+                expected = self.progress.skipped_in_row < self.settings.max_skipped
                 overflow = expected and self._updater.scales and math.isfinite(totals[SMOOTHED])
                 self._window.skipped += 1
                 self.progress.skipped_in_row += 1
-                self._observer.on_skipped(number, sorted(self._split.lines(np.concatenate(update.microbatches))), overflow)
+                self.observer.on_skipped(number, sorted(self.split.lines(np.concatenate(update.microbatches))), overflow)
             else:
                 self.progress.skipped_in_row = 0
                 self._window.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
@@ -252,7 +226,7 @@ class Trainer:
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
         self._wait_for_writes()
-        state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
+        state = next((state for state in self.directory.states() if not state["progress"]["skipped_in_row"]), None)
         since = self.progress.update - self.progress.went_back
         if state is None or (self.progress.went_back and since <= _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
@@ -263,18 +237,14 @@ class Trainer:
     # Records, saves and validations after an update.
 
     def _is_due(self, every: int) -> bool:
-        return self.progress.update % every == 0 or self.progress.update == self._settings.updates
+        return self.progress.update % every == 0 or self.progress.update == self.settings.updates
 
     def _save_is_due(self) -> bool:
         """Return whether to save now: not within a row of skipped updates, because `_go_back` needs a state from before it."""
-        if not self._is_due(self._settings.save_every):
+        if not self._is_due(self.settings.save_every):
             return False
         self._read_totals(leave=0)
         return not self.progress.skipped_in_row
-
-    def _validation_is_due(self) -> bool:
-        update = self.progress.update
-        return update not in self.progress.scores and update > 0 and self._is_due(self._settings.validate_every)
 
     def _record(self) -> None:
         self._read_totals(leave=0)
@@ -283,40 +253,37 @@ class Trainer:
         if not self._window.updates:
             return
         rate = self._updater.learning_rate(self.progress.update)
-        if self._rank.index == 0:
-            self._directory.check_claim()
-        self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
+        if self.rank.index == 0:
+            self.directory.check_claim()
+        self.observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self.machine_flops, self._seconds()))
         self._window, self._window_began = LogWindow(), now
 
     def _validate_and_keep(self) -> None:
-        """Validate the model if due, and write its weights as a checkpoint if due.
-
-        Raises:
-            Interrupted: training was stopped during the validation; the state is saved.
-        """
-        if self._validation_is_due():
+        """Validate the model and write its weights as a checkpoint, each if due. Raises `Interrupted`: stopped meanwhile, state saved."""
+        update = self.progress.update
+        if update > 0 and update not in self.progress.scores and self._is_due(self.settings.validate_every):
             self._score()
         ended = self._ended()
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
-        if not (ended or self.progress.update % self._settings.save_every == 0):
+        if not (ended or self.progress.update % self.settings.save_every == 0):
             return
         self._check_equal_weights()
-        if self._rank.index == 0:
+        if self.rank.index == 0:
             # A training that goes on with more updates may have no validation at this one: it displaces none of the best.
-            every, last = self._settings.validate_every, self.progress.update
+            every, last = self.settings.validate_every, self.progress.update
             lasting = {update: score for update, score in self.progress.scores.items() if update < last or last % every == 0}
-            best = best_updates(lasting, self._settings.best_by, self._settings.keep_best)
-            self._directory.save_checkpoint(self.progress.update, self._model.state_dict(), best)
+            best = best_updates(lasting, self.settings.best_by, self.settings.keep_best)
+            self.directory.save_checkpoint(self.progress.update, self.model.state_dict(), best)
 
     def _score(self) -> None:
         began = time.monotonic()
-        scores = self._validate()
-        self._model.train()
+        scores = self.validate()
+        self.model.train()
         if scores is None:
             self._stop()
-        self.progress.scores[self.progress.update] = scores[self._settings.best_by]
-        self._observer.on_validation(self.progress.update, self._seconds(), scores)
+        self.progress.scores[self.progress.update] = scores[self.settings.best_by]
+        self.observer.on_validation(self.progress.update, self._seconds(), scores)
         self._window_began += time.monotonic() - began
 
     # States.
@@ -326,11 +293,11 @@ class Trainer:
 
         Exit code 69, so that the training is tried again: the last saved state is from before, and a device may have failed.
         """
-        if self._rank.world_size > 1 and self._compared_after != self.progress.update:
+        if self.rank.world_size > 1 and self._compared_after != self.progress.update:
             self._compared_after = self.progress.update
-            found = {f"the checksum of the weights after update {self.progress.update:,}": weights_checksum(self._model)}
+            found = {f"the checksum of the weights after update {self.progress.update:,}": weights_checksum(self.model)}
             remedy = "Run it again to go on from the last save. If it comes again, test the devices."
-            self._rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)
+            self.rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)
 
     def _save(self, last: bool = False) -> None:
         """Start writing the state, on rank 0."""
@@ -340,19 +307,19 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds, self._clock_began = self._seconds(), now
         self._window.seconds = now - self._window_began
-        if self._rank.index == 0:
+        if self.rank.index == 0:
             state: dict[str, Any] = {
                 "progress": asdict(self.progress),
                 "interval": asdict(self._window),
-                "observer": self._observer.state(),
+                "observer": self.observer.state(),
             }
-            self._directory.save(self.progress.update, self._updater.state() | state, last)
+            self.directory.save(self.progress.update, self._updater.state() | state, last)
 
     def _wait_for_writes(self) -> None:
         """Wait until all writes are on disk, so that no rank relies on a save that failed."""
-        if self._rank.index == 0:
-            self._directory.wait()
-        self._rank.wait_for_all()
+        if self.rank.index == 0:
+            self.directory.wait()
+        self.rank.wait_for_all()
 
     def _stop(self) -> NoReturn:
         if self._saved != (self.progress.update, len(self.progress.scores)):

@@ -3,6 +3,7 @@
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,10 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.ops.choice import TrainingOps
 from transformer_core.models.ops.gradient_graphs import GradientGraphs
-from transformer_core.models.ops.low_copies import LowCopies
-from transformer_core.models.ops.packed import PackedBatch
+from transformer_core.models.ops.packed import PackedBatch, on_device
+from transformer_core.models.ops.packed_transformer import LowCopies
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.devices import Rank, autocast, loss_scaler
+from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import Batch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
@@ -95,24 +96,26 @@ class PendingTotals:
             yield number, update, copy.tolist()
 
 
+@dataclass(eq=False)
 class Updater:
     """Updates a model in place; `pending` holds the totals of updates, and `scales` is whether the loss is scaled for fp16.
 
     Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. With a
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
-
-    Args:
-        ops: how the gradients are computed.
     """
 
-    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, ops: TrainingOps) -> None:
-        self._model = model
-        self._settings = settings
-        self._rank = rank
+    model: TranslationModel
+    settings: Train
+    rank: Rank
+    ops: TrainingOps
+
+    def __post_init__(self) -> None:
+        model, settings, rank, ops = self.model, self.settings, self.rank, self.ops
         self._optimizer = torch.optim.Adam(
             model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
         )
-        self._scaler = loss_scaler(rank.device, settings.precision)
+        # Small gradients would underflow in fp16; in any other precision it does nothing.
+        self._scaler = torch.amp.GradScaler(rank.device.type, init_scale=2.0**13, enabled=ops.low == torch.float16)
         self.scales = self._scaler.is_enabled()
         self._copies = None if ops.packed is None or ops.low is None else LowCopies(ops.packed, ops.low)
         first = [] if self._copies is None else self._copies.originals
@@ -125,10 +128,10 @@ class Updater:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
         self._buffer.flat.zero_()
         for position, batch in share.microbatches.items():
-            self._run(batch, share.update.target_tokens, partial(seed_everything, self._settings.seed, number, position))
+            self._run(batch, share.update.target_tokens, partial(seed_everything, self.settings.seed, number, position))
         totals = self._buffer.totals
         totals[STOP].fill_(float(stop_asked()))
-        self._rank.sum_over_ranks(self._buffer.flat)
+        self.rank.sum_over_ranks(self._buffer.flat)
         self._scaler.unscale_(self._optimizer)
         totals[GRADIENT_NORM] = self._buffer.gradients.norm()
         broken = ~totals.isfinite().all()
@@ -143,21 +146,21 @@ class Updater:
             self._run(batch, 1, lambda: None)
             if self._graphs is not None:  # As before the capture of a further shape, while the graphs' memory is reserved.
                 self._add_gradients(batch, 1)
-        self._step(number, broken=torch.ones((), device=self._rank.device))
+        self._step(number, broken=torch.ones((), device=self.rank.device))
 
     def learning_rate(self, number: int) -> float:
         """Return the learning rate of an update."""
-        settings = self._settings
-        rate = learning_rate(number, self._model.d_model, settings.warmup, settings.learning_rate_factor)
+        settings = self.settings
+        rate = learning_rate(number, self.model.d_model, settings.warmup, settings.learning_rate_factor)
         return rate * cooldown_factor(number, settings.updates, settings.cooldown)
 
     def state(self) -> dict[str, Any]:
         """Return the state of weights, optimiser and scaler; its tensors are not copies."""
-        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a state. Its scaler is empty if it was saved where no scaler was needed."""
-        self._model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
@@ -170,8 +173,8 @@ class Updater:
             self._add_gradients(batch, target_tokens)
 
     def _add_gradients(self, batch: Batch | PackedBatch, target_tokens: int | Tensor) -> None:
-        with autocast(self._rank.device, self._settings.precision):
-            loss = self._loss(batch.to(self._rank.device))
+        with autocast(self.rank.device, self.settings.precision):
+            loss = self._loss(on_device(batch, self.rank.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
             if self._copies is not None and isinstance(batch, PackedBatch):
@@ -180,15 +183,14 @@ class Updater:
             self._buffer.totals[NLL] += loss.nll
 
     def _loss(self, batch: Batch | PackedBatch) -> Loss:
-        """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
-        settings = self._settings
-        seen = batch.twice() if settings.r_drop else batch
-        if isinstance(seen, PackedBatch):
+        """Return the loss of a batch. R-Drop's two passes are one over rows that come twice: dropout draws a mask for each row."""
+        settings = self.settings
+        if isinstance(batch, PackedBatch):
             assert self._copies is not None
-            decoded = self._copies.decoded(seen)
+            decoded = self._copies.decoded(batch)
         else:
-            decoded = seen.decoded(self._model)
-        return cross_entropy(*self._model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
+            decoded = batch.decoded(self.model)
+        return cross_entropy(*self.model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:

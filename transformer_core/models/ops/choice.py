@@ -7,9 +7,8 @@ import torch
 from transformer_core.config import Precision
 from transformer_core.models.attention import Attend, MultiHeadAttention, scaled_dot_product_attention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
-from transformer_core.models.ops.fused_projections import FusedSelfAttention
 from transformer_core.models.ops.packed_transformer import PackedTransformer
-from transformer_core.models.ops.padded_attention import fused, in_float32, of_hypotheses
+from transformer_core.models.ops.padded_attention import FusedSelfAttention, fused, in_float32, of_hypotheses
 from transformer_core.models.precision import AMPERE, can_compile, low_precision
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -25,17 +24,12 @@ _WIDTHS = range(8, 257, 8)  # Of FlashAttention.
 
 @dataclass(frozen=True)
 class TrainingOps:
-    """How a training computes.
+    """How a training computes."""
 
-    Attributes:
-        low: number type of matrix products if it differs from that of the weights.
-        packed: computes micro-batches without padding, in the low precision; None where micro-batches are padded.
-        captures: whether the passes over packed micro-batches are replayed as CUDA graphs.
-    """
-
-    low: torch.dtype | None
+    low: torch.dtype | None  # Number type of matrix products if it differs from that of the weights.
+    # Computes micro-batches without padding, in the low precision; None where micro-batches are padded.
     packed: PackedTransformer | None = None
-    captures: bool = False
+    captures: bool = False  # The passes over packed micro-batches are replayed as CUDA graphs.
 
 
 def prepare_for_training(model: TranslationModel, device: torch.device, precision: Precision, passes: int = 1) -> TrainingOps:

@@ -107,7 +107,8 @@ class _Steps:
             longest = round(state.mask.shape[-1] * (1 + _MORE)) - state.position
             self._cursor = _reserve(self._owner.model, state, max(_POSITIONS, longest))
         now = (self._cursor, search.max_length, search.trace, *search.forcing)
-        if not _same(now, self._valid_for):  # The first step with these tensors loads kernels, which must not happen in a capture.
+        same = len(now) == len(self._valid_for) and all(a is b for a, b in zip(now, self._valid_for, strict=True))
+        if not same:  # The first step with these tensors loads kernels, which must not happen in a capture.
             self._replay, self._valid_for = None, now
             search.step(self, state)
             return
@@ -153,10 +154,6 @@ def _reserve(model: Transformer, state: TransformerState, positions: int) -> Cur
     none = model.output_weight.new_zeros(count, model.d_model)
     encodings = none if model.target_positions is None else model.target_positions(0, count)  # As many as the model has learned.
     return Cursor(slots, torch.full((1,), state.position - 1, device=device), encodings)
-
-
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _tensors(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_core.models.ops.packed import PackedBatch
+from transformer_core.models.ops.packed import PackedBatch, on_device
 
 AddGradients = Callable[[PackedBatch, Tensor], None]
 _MOST_GRAPHS = 256  # They take memory; a shape that comes so late is rare, and its kernels are launched one by one.
@@ -32,20 +32,16 @@ class GradientGraphs:
         self._stream = torch.cuda.Stream()
 
     def run(self, batch: PackedBatch, divisor: int, seed: Callable[[], None], add_gradients: AddGradients) -> None:
-        """Add the gradients of a micro-batch.
+        """Add the gradients of a micro-batch, on any device, divided by `divisor`; `seed` seeds its dropout.
 
-        Args:
-            batch: the micro-batch, anywhere.
-            divisor: what its gradients are divided by.
-            seed: seeds its dropout.
-            add_gradients: adds the gradients of a micro-batch, divided by a scalar tensor, to `sums`; it waits for nothing.
+        `add_gradients` adds the gradients of a micro-batch, divided by a scalar tensor, to `sums`; it waits for nothing.
         """
         if batch.shape not in self._graphs:
             if len(self._graphs) == _MOST_GRAPHS:
                 seed()
-                add_gradients(batch.to(self._sums.device), self._sums.new_tensor(divisor))
+                add_gradients(on_device(batch, self._sums.device), self._sums.new_tensor(divisor))
                 return
-            self._graphs[batch.shape] = self._captured(batch.to(self._sums.device), add_gradients)
+            self._graphs[batch.shape] = self._captured(on_device(batch, self._sums.device), add_gradients)
         known = self._graphs[batch.shape]
         for own, given in zip(known.batch.tensors, batch.tensors, strict=True):
             own.copy_(given, non_blocking=True)

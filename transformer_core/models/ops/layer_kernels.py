@@ -31,6 +31,12 @@ def _store(base, part, row, column, inside, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _row_sum(parts):
+    """Return the sums of rows in four quarters."""
+    return tl.sum(parts[0] + parts[1] + parts[2] + parts[3], axis=1)
+
+
+@triton.jit
 def _store_sum(base, part, column, WIDTH: tl.constexpr):
     """Store the sums over rows."""
     tl.store(base + column, tl.sum(part, axis=0), mask=column < WIDTH)
@@ -71,38 +77,20 @@ def _residual_forward(
     WIDTH: tl.constexpr, QUARTER: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, NORM: tl.constexpr, ROUNDS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    row, c0 = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, QUARTER)
-    c1, c2, c3 = c0 + QUARTER, c0 + 2 * QUARTER, c0 + 3 * QUARTER
-    here = (row < rows)[:, None]
-    in0, in1 = here & (c0 < WIDTH)[None, :], here & (c1 < WIDTH)[None, :]
-    in2, in3 = here & (c2 < WIDTH)[None, :], here & (c3 < WIDTH)[None, :]
-    r0, r1, r2, r3 = _drawn(seed, row, c0, QUARTER, ROUNDS, DROPS)
-    t0 = _total(x, y, row, c0, in0, r0, threshold, scale, WIDTH, ADDS, DROPS)
-    t1 = _total(x, y, row, c1, in1, r1, threshold, scale, WIDTH, ADDS, DROPS)
-    t2 = _total(x, y, row, c2, in2, r2, threshold, scale, WIDTH, ADDS, DROPS)
-    t3 = _total(x, y, row, c3, in3, r3, threshold, scale, WIDTH, ADDS, DROPS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = [quarter * QUARTER + tl.arange(0, QUARTER) for quarter in (0, 1, 2, 3)]
+    inside = [(row < rows)[:, None] & (column < WIDTH)[None, :] for column in columns]
+    random = _drawn(seed, row, columns[0], QUARTER, ROUNDS, DROPS)
+    total = [_total(x, y, row, columns[q], inside[q], random[q], threshold, scale, WIDTH, ADDS, DROPS) for q in (0, 1, 2, 3)]
     if NORM:
-        mean = tl.sum(t0 + t1 + t2 + t3, axis=1) / WIDTH
-        t0, t1 = tl.where(in0, t0 - mean[:, None], 0.0), tl.where(in1, t1 - mean[:, None], 0.0)
-        t2, t3 = tl.where(in2, t2 - mean[:, None], 0.0), tl.where(in3, t3 - mean[:, None], 0.0)
-        reciprocal = tl.rsqrt(tl.sum(t0 * t0 + t1 * t1 + t2 * t2 + t3 * t3, axis=1) / WIDTH + epsilon)
+        mean = _row_sum(total) / WIDTH
+        total = [tl.where(inside[q], total[q] - mean[:, None], 0.0) for q in (0, 1, 2, 3)]
+        reciprocal = tl.rsqrt(_row_sum([part * part for part in total]) / WIDTH + epsilon)
         tl.store(statistics + row, mean, mask=row < rows)
         tl.store(statistics + rows + row, reciprocal, mask=row < rows)
-        t0, t1 = _scaled(t0 * reciprocal[:, None], weight, bias, c0, WIDTH), _scaled(t1 * reciprocal[:, None], weight, bias, c1, WIDTH)
-        t2, t3 = _scaled(t2 * reciprocal[:, None], weight, bias, c2, WIDTH), _scaled(t3 * reciprocal[:, None], weight, bias, c3, WIDTH)
-    _store(out, t0, row, c0, in0, WIDTH)
-    _store(out, t1, row, c1, in1, WIDTH)
-    _store(out, t2, row, c2, in2, WIDTH)
-    _store(out, t3, row, c3, in3, WIDTH)
-
-
-@triton.jit
-def _normal(
-    x, y, row, column, inside, random, threshold, scale, mean, reciprocal, WIDTH: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr
-):  # fmt: skip
-    """Return x + dropout(y) with a mean of 0 and a deviation of 1."""
-    total = _total(x, y, row, column, inside, random, threshold, scale, WIDTH, ADDS, DROPS)
-    return tl.where(inside, (total - mean[:, None]) * reciprocal[:, None], 0.0)
+        total = [_scaled(total[q] * reciprocal[:, None], weight, bias, columns[q], WIDTH) for q in (0, 1, 2, 3)]
+    for q in tl.static_range(4):
+        _store(out, total[q], row, columns[q], inside[q], WIDTH)
 
 
 @triton.jit
@@ -117,54 +105,34 @@ def _residual_backward(
     WIDTH: tl.constexpr, QUARTER: tl.constexpr, TWO: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, NORM: tl.constexpr,
     ROUNDS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    c0 = tl.arange(0, QUARTER)
-    c1, c2, c3 = c0 + QUARTER, c0 + 2 * QUARTER, c0 + 3 * QUARTER
-    zeros = tl.zeros((ROWS, QUARTER), tl.float32)
-    w0, w1, w2, w3, b0, b1, b2, b3 = zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros
+    columns = [quarter * QUARTER + tl.arange(0, QUARTER) for quarter in (0, 1, 2, 3)]
+    of_weight = [tl.zeros((ROWS, QUARTER), tl.float32) for _ in (0, 1, 2, 3)]
+    of_bias = of_weight
     for block in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)
-        here = (row < rows)[:, None]
-        in0, in1 = here & (c0 < WIDTH)[None, :], here & (c1 < WIDTH)[None, :]
-        in2, in3 = here & (c2 < WIDTH)[None, :], here & (c3 < WIDTH)[None, :]
-        r0, r1, r2, r3 = _drawn(seed, row, c0, QUARTER, ROUNDS, DROPS)
-        u0, u1 = _sum_of_two(first, second, row, c0, in0, WIDTH, TWO), _sum_of_two(first, second, row, c1, in1, WIDTH, TWO)
-        u2, u3 = _sum_of_two(first, second, row, c2, in2, WIDTH, TWO), _sum_of_two(first, second, row, c3, in3, WIDTH, TWO)
+        inside = [(row < rows)[:, None] & (column < WIDTH)[None, :] for column in columns]
+        random = _drawn(seed, row, columns[0], QUARTER, ROUNDS, DROPS)
+        own = [_sum_of_two(first, second, row, columns[q], inside[q], WIDTH, TWO) for q in (0, 1, 2, 3)]
         if NORM:
             mean = tl.load(statistics + row, mask=row < rows, other=0.0)
             reciprocal = tl.load(statistics + rows + row, mask=row < rows, other=0.0)
-            n0 = _normal(x, y, row, c0, in0, r0, threshold, scale, mean, reciprocal, WIDTH, ADDS, DROPS)
-            n1 = _normal(x, y, row, c1, in1, r1, threshold, scale, mean, reciprocal, WIDTH, ADDS, DROPS)
-            n2 = _normal(x, y, row, c2, in2, r2, threshold, scale, mean, reciprocal, WIDTH, ADDS, DROPS)
-            n3 = _normal(x, y, row, c3, in3, r3, threshold, scale, mean, reciprocal, WIDTH, ADDS, DROPS)
-            w0, w1, w2, w3 = w0 + u0 * n0, w1 + u1 * n1, w2 + u2 * n2, w3 + u3 * n3
-            b0, b1, b2, b3 = b0 + u0, b1 + u1, b2 + u2, b3 + u3
-            u0 *= tl.load(weight + c0, mask=c0 < WIDTH, other=0.0)[None, :]
-            u1 *= tl.load(weight + c1, mask=c1 < WIDTH, other=0.0)[None, :]
-            u2 *= tl.load(weight + c2, mask=c2 < WIDTH, other=0.0)[None, :]
-            u3 *= tl.load(weight + c3, mask=c3 < WIDTH, other=0.0)[None, :]
-            level = (tl.sum(u0 + u1 + u2 + u3, axis=1) / WIDTH)[:, None]
-            slope = (tl.sum(u0 * n0 + u1 * n1 + u2 * n2 + u3 * n3, axis=1) / WIDTH)[:, None]
-            u0, u1 = (u0 - level - n0 * slope) * reciprocal[:, None], (u1 - level - n1 * slope) * reciprocal[:, None]
-            u2, u3 = (u2 - level - n2 * slope) * reciprocal[:, None], (u3 - level - n3 * slope) * reciprocal[:, None]
-        _store(x_gradient, u0, row, c0, in0, WIDTH)
-        _store(x_gradient, u1, row, c1, in1, WIDTH)
-        _store(x_gradient, u2, row, c2, in2, WIDTH)
-        _store(x_gradient, u3, row, c3, in3, WIDTH)
-        if DROPS:
-            _store(y_gradient, _dropped(u0, r0, threshold, scale, DROPS), row, c0, in0, WIDTH)
-            _store(y_gradient, _dropped(u1, r1, threshold, scale, DROPS), row, c1, in1, WIDTH)
-            _store(y_gradient, _dropped(u2, r2, threshold, scale, DROPS), row, c2, in2, WIDTH)
-            _store(y_gradient, _dropped(u3, r3, threshold, scale, DROPS), row, c3, in3, WIDTH)
+            total = [_total(x, y, row, columns[q], inside[q], random[q], threshold, scale, WIDTH, ADDS, DROPS) for q in (0, 1, 2, 3)]
+            normal = [tl.where(inside[q], (total[q] - mean[:, None]) * reciprocal[:, None], 0.0) for q in (0, 1, 2, 3)]
+            of_weight = [of_weight[q] + own[q] * normal[q] for q in (0, 1, 2, 3)]
+            of_bias = [of_bias[q] + own[q] for q in (0, 1, 2, 3)]
+            own = [own[q] * tl.load(weight + columns[q], mask=columns[q] < WIDTH, other=0.0)[None, :] for q in (0, 1, 2, 3)]
+            level = (_row_sum(own) / WIDTH)[:, None]
+            slope = (_row_sum([own[q] * normal[q] for q in (0, 1, 2, 3)]) / WIDTH)[:, None]
+            own = [(own[q] - level - normal[q] * slope) * reciprocal[:, None] for q in (0, 1, 2, 3)]
+        for q in tl.static_range(4):
+            _store(x_gradient, own[q], row, columns[q], inside[q], WIDTH)
+            if DROPS:
+                _store(y_gradient, _dropped(own[q], random[q], threshold, scale, DROPS), row, columns[q], inside[q], WIDTH)
     if NORM:
-        own = partial + tl.program_id(0) * 2 * WIDTH
-        _store_sum(own, w0, c0, WIDTH)
-        _store_sum(own, w1, c1, WIDTH)
-        _store_sum(own, w2, c2, WIDTH)
-        _store_sum(own, w3, c3, WIDTH)
-        _store_sum(own + WIDTH, b0, c0, WIDTH)
-        _store_sum(own + WIDTH, b1, c1, WIDTH)
-        _store_sum(own + WIDTH, b2, c2, WIDTH)
-        _store_sum(own + WIDTH, b3, c3, WIDTH)
+        place = partial + tl.program_id(0) * 2 * WIDTH
+        for q in tl.static_range(4):
+            _store_sum(place, of_weight[q], columns[q], WIDTH)
+            _store_sum(place + WIDTH, of_bias[q], columns[q], WIDTH)
 
 
 class _Residual(Function):
@@ -213,13 +181,7 @@ def _quarter(width: int) -> int:
 def residual(x: Tensor, y: Tensor | None, norm: nn.LayerNorm | None, dropout: float) -> tuple[Tensor, Tensor]:
     """Return LayerNorm(x + Dropout(y)) twice; without y LayerNorm(x), and without a norm x + Dropout(y).
 
-    The gradients of the two are added up by the backward kernel.
-
-    Args:
-        x: (..., D), contiguous.
-        y: the shape and type of x, or None.
-        norm: over D, float32.
-        dropout: probability.
+    The gradients of the two are added up by the backward kernel. x is (..., D), contiguous; y has its shape and type; the norm is float32.
     """
     weight, bias, epsilon = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     rows = [None if part is None else part.reshape(-1, x.shape[-1]) for part in (x, y)]

@@ -1,58 +1,43 @@
 """Sentences of a batch without padding, and attention within them: training on a GPU computes nothing else."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
 
+AnyBatch = TypeVar("AnyBatch", bound=tuple[object, ...])
+
+
+def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
+    """Return a batch with its tensors on a device; a copy from pinned memory is asynchronous."""
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def pinned(batch: AnyBatch) -> AnyBatch:
+    """Return a batch with its tensors in pinned memory, from which a GPU copies asynchronously."""
+    return tree_map_only(Tensor, lambda tensor: tensor.pin_memory(), batch)
+
 
 class Packed(NamedTuple):
-    """B sentences one after the other, without padding.
+    """B sentences one after the other, without padding."""
 
-    Attributes:
-        tokens: (n,) token ids of all sentences.
-        positions: (n,) position of each token in its sentence.
-        starts: (B+1,) int32, first token of each sentence, and n; a sentence may be empty.
-        longest: at least the tokens of the longest sentence.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    starts: Tensor
-    longest: int
-
-    def to(self, device: torch.device) -> "Packed":
-        """Return the sentences on a device; a copy from pinned memory is asynchronous."""
-        tokens, positions, starts = (tensor.to(device, non_blocking=True) for tensor in self[:3])
-        return Packed(tokens, positions, starts, self.longest)
-
-    def pin_memory(self) -> "Packed":
-        """Return the sentences in pinned memory, from which a GPU copies asynchronously."""
-        tokens, positions, starts = (tensor.pin_memory() for tensor in self[:3])
-        return Packed(tokens, positions, starts, self.longest)
-
-    def twice(self) -> "Packed":
-        """Return all sentences and then all of them again."""
-        again = self.starts[1:] + len(self.tokens)
-        return Packed(self.tokens.repeat(2), self.positions.repeat(2), torch.cat((self.starts, again)), self.longest)
+    tokens: Tensor  # (n,) token ids of all sentences.
+    positions: Tensor  # (n,) position of each token in its sentence.
+    starts: Tensor  # (B+1,) int32, first token of each sentence, and n; a sentence may be empty.
+    longest: int  # At least the tokens of the longest sentence.
 
 
 class PackedBatch(NamedTuple):
-    """A micro-batch without padding.
+    """A micro-batch without padding."""
 
-    Attributes:
-        source: the source sentences, end tokens included.
-        shifted: the decoder's input: each target sentence moved one to the right behind the begin token.
-        targets: (n,) target ids, end tokens included: the tokens to predict; -1 for filling.
-    """
-
-    source: Packed
-    shifted: Packed
-    targets: Tensor
+    source: Packed  # The source sentences, end tokens included.
+    shifted: Packed  # The decoder's input: each target sentence moved one to the right behind the begin token.
+    targets: Tensor  # (n,) target ids, end tokens included: the tokens to predict; -1 for filling.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,32 +49,15 @@ class PackedBatch(NamedTuple):
         """All tensors of the batch."""
         return [*self.source[:3], *self.shifted[:3], self.targets]
 
-    def to(self, device: torch.device) -> "PackedBatch":
-        """Return the batch on a device; a copy from pinned memory is asynchronous."""
-        return PackedBatch(self.source.to(device), self.shifted.to(device), self.targets.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "PackedBatch":
-        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
-        return PackedBatch(self.source.pin_memory(), self.shifted.pin_memory(), self.targets.pin_memory())
-
-    def twice(self) -> "PackedBatch":
-        """Return a batch of all pairs and then of all pairs again."""
-        return PackedBatch(self.source.twice(), self.shifted.twice(), self.targets)
-
 
 @dataclass(frozen=True)
 class Segments:
-    """What the packed sentences of queries see: the packed sentence of keys with the same number.
-
-    Attributes:
-        causal: whether a query sees no later position.
-        short: whether to use the kernel for short sentences.
-    """
+    """What the packed sentences of queries see: the packed sentence of keys with the same number."""
 
     queries: Packed
     keys: Packed
-    causal: bool = False
-    short: bool = False
+    causal: bool = False  # A query sees no later position.
+    short: bool = False  # The kernel for short sentences is used.
 
     def mask(self) -> Tensor:
         """Return the same as a mask, (n of the queries, n of the keys)."""

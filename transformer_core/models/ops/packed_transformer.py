@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.func import functional_call
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, MultiHeadAttention
@@ -25,18 +26,9 @@ class _Stream(NamedTuple):
     residual: Tensor
     entering: Tensor
 
-    @classmethod
-    def of(cls, x: Tensor) -> "_Stream":
-        return cls(x, x)
-
 
 class PackedTransformer(nn.Module):
-    """A Transformer in training, over packed batches.
-
-    Args:
-        model: the model, which keeps its weights.
-        kernels: whether to use the Triton kernels of this package.
-    """
+    """A Transformer in training, over packed batches; `model` keeps its weights, and `kernels` is whether to use the Triton kernels."""
 
     def __init__(self, model: Transformer, kernels: bool) -> None:
         super().__init__()
@@ -51,15 +43,15 @@ class PackedTransformer(nn.Module):
         x, segments = self._embedded(source, model.embedding, model.source_positions), Segments(source, source, short=short)
         for layer in model.encoder:
             assert isinstance(layer, EncoderLayer)
-            x = self._after(layer.round_attention, x, _self_attention(layer.self_attention, segments))
+            x = self._after(layer.round_attention, x, _attention(layer.self_attention, segments))
             x = self._after(layer.round_feed_forward, x, self._feed_forward(layer.feed_forward))
         memory = normed(x.residual, model.encoder_norm)
         x = self._embedded(target, model.target_embedding or model.embedding, model.target_positions)
         segments, of_source = Segments(target, target, causal=True, short=short), Segments(target, source, short=short)
         for layer in model.decoder_layers():
             encoded = KeysAndValues(*_projected(layer.cross_attention, memory, "key", "value"))
-            x = self._after(layer.round_self_attention, x, _self_attention(layer.self_attention, segments))
-            x = self._after(layer.round_cross_attention, x, _cross_attention(layer.cross_attention, encoded, of_source))
+            x = self._after(layer.round_self_attention, x, _attention(layer.self_attention, segments))
+            x = self._after(layer.round_cross_attention, x, _attention(layer.cross_attention, of_source, encoded))
             x = self._after(layer.round_feed_forward, x, self._feed_forward(layer.feed_forward))
         return normed(x.residual, model.decoder_norm)[0]
 
@@ -67,12 +59,14 @@ class PackedTransformer(nn.Module):
         embedded = embedding(sentences.tokens[None])
         if positions is not None:
             embedded = embedded + functional.embedding(sentences.positions, positions(0, sentences.longest))
-        return _Stream.of(self.model.dropout(as_autocast(embedded)))
+        x = self.model.dropout(as_autocast(embedded))
+        return _Stream(x, x)
 
     def _after(self, around: Residual, x: _Stream, sublayer: Callable[[Tensor], Tensor]) -> _Stream:
         """Return `Residual.forward`."""
         if not self._kernels:
-            return _Stream.of(around(x.residual, sublayer))
+            after = around(x.residual, sublayer)
+            return _Stream(after, after)
         from transformer_core.models.ops.layer_kernels import residual  # It needs Triton, which a CPU's torch has not.
 
         dropout = around.dropout.probability
@@ -89,22 +83,54 @@ class PackedTransformer(nn.Module):
         return lambda x: network.outer(network.dropout(linear_relu(x, network.inner)))
 
 
-def _self_attention(attention: MultiHeadAttention, segments: Segments) -> Callable[[Tensor], Tensor]:
+class LowCopies:
+    """Copies, in the low precision, of weights and biases of a model's linear maps; packed micro-batches are computed from them.
+
+    Autocast would convert each weight and each gradient by a small kernel of its own. Here a few convert all weights, and two add up all
+    gradients. `originals` are the weights and biases.
+    """
+
+    def __init__(self, packed: PackedTransformer, dtype: torch.dtype) -> None:
+        named = {
+            f"{name}.{own}": weight
+            for name, module in packed.named_modules()
+            if isinstance(module, nn.Linear)
+            for own, weight in module.named_parameters()
+            if weight.requires_grad
+        }
+        self.originals: list[Tensor] = list(named.values())
+        self._packed = packed
+        self._copies = {name: torch.empty_like(weight, dtype=dtype).requires_grad_() for name, weight in named.items()}
+
+    def decoded(self, batch: PackedBatch) -> Tensor:
+        """Return the output for each target token, (n, D), computed from new copies."""
+        copies = list(self._copies.values())
+        with torch.no_grad():
+            torch._foreach_copy_(copies, self.originals)
+        for copy in copies:
+            copy.grad = None  # A new gradient is then kept as it is, and not added to zeros.
+        decoded: Tensor = functional_call(self._packed, self._copies, (batch,))
+        return decoded
+
+    def add_gradients(self, sums: Tensor) -> None:
+        """Add the gradients of the last `decoded` to `sums`, which begins with those of the originals."""
+        gradients = [torch.zeros_like(copy) if copy.grad is None else copy.grad for copy in self._copies.values()]
+        together = torch.cat([gradient.flatten() for gradient in gradients])
+        sums[: len(together)] += together
+
+
+def _attention(attention: MultiHeadAttention, segments: Segments, encoded: KeysAndValues | None = None) -> Callable[[Tensor], Tensor]:
+    """Return the sub-layer that attends to what is encoded, or to its own input."""
+
     def attend(x: Tensor) -> Tensor:
-        key, value, query = _projected(attention, x, "key", "value", "query")
-        return _attended(attention, query, KeysAndValues(key, value), segments)
+        if encoded is None:
+            key, value, query = _projected(attention, x, "key", "value", "query")
+        else:
+            key, value, query = *encoded, attention.queries(x)
+        output: Tensor = attention.output(packed_attention(query, key, value, segments).transpose(1, 2).flatten(2))
+        return output
 
     return attend
-
-
-def _cross_attention(attention: MultiHeadAttention, encoded: KeysAndValues, segments: Segments) -> Callable[[Tensor], Tensor]:
-    return lambda x: _attended(attention, attention.queries(x), encoded, segments)
-
-
-def _attended(attention: MultiHeadAttention, query: Tensor, memory: KeysAndValues, segments: Segments) -> Tensor:
-    attended = packed_attention(query, memory.key, memory.value, segments)
-    output: Tensor = attention.output(attended.transpose(1, 2).flatten(2))
-    return output
 
 
 def _projected(attention: MultiHeadAttention, x: Tensor, *names: str) -> list[Tensor]:
