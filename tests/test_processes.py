@@ -95,7 +95,7 @@ def test_a_child_computes_the_result_and_its_error_is_that_of_the_caller() -> No
     assert in_child(partial(isqrt, 25)) == 5
     with pytest.raises(ValueError, match="must be nonnegative"):
         in_child(partial(isqrt, -3))
-    with pytest.raises(UserError, match="a process ended early"):
+    with pytest.raises(UserError, match="a worker process ended early"):
         in_child(partial(raise_signal, SIGKILL))
     assert multiprocessing.active_children() == []
 

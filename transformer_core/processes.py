@@ -4,17 +4,14 @@ import ctypes
 import os
 import platform
 import signal
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from transformer_core.errors import ExitCode, UserError
 
@@ -25,7 +22,7 @@ _AHEAD = 2
 _PR_SET_PDEATHSIG = 1
 _BYTES_PER_WORKER = 4 << 20
 # Set in a worker.
-_function: Callable[[Any], Any]
+_function: Callable[..., Any]
 
 
 def cores() -> int:
@@ -65,9 +62,7 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
         yield from map(function, tasks)
         return
     coming, waiting = iter(tasks), deque[Future[Result]]()
-    # Spawned, not forked: the caller may have threads.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (function,))
-    try:
+    with _processes(workers, function) as pool:
         while True:
             try:
                 task = next(coming)
@@ -81,11 +76,6 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
             yield waiting.popleft().result()
         if not isinstance(ended, StopIteration):
             raise ended
-    except BrokenProcessPool:
-        remedy = "Run it again. If memory ran out, use fewer processes."
-        raise UserError("a worker process ended early", remedy, ExitCode.INTERRUPTED) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def in_child(function: Callable[[], Result]) -> Result:
@@ -95,59 +85,43 @@ def in_child(function: Callable[[], Result]) -> Result:
         UserError: exit code 75; the process ended early, as the kernel ends one when memory runs out.
         Exception: of `function`.
     """
-    context = get_context("spawn")
-    ours, of_child = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(function, of_child), daemon=True)
-    child.start()
-    of_child.close()
+    with _processes(1, function) as pool:
+        result: Result = pool.submit(_result).result()
+        return result
+
+
+@contextmanager
+def _processes(workers: int, function: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
+    """Start processes for a function; at the end of the block they are killed, whatever they are still doing."""
+    # Spawned, not forked: the caller may have threads.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (function,))
     try:
-        result, error = ours.recv()
-    except EOFError:
-        raise UserError("a process ended early", "Run it again. If memory ran out, use less text.", ExitCode.INTERRUPTED) from None
+        yield pool
+    except BrokenProcessPool:
+        remedy = "Run it again. If memory ran out, use fewer processes or less text."
+        raise UserError("a worker process ended early", remedy, ExitCode.INTERRUPTED) from None
     finally:
-        child.kill()
-        child.join()
-    if error is not None:
-        raise error
-    return cast(Result, result)
+        for process in pool._processes.values():
+            process.kill()
+        pool.shutdown()
 
 
-def _answer(function: Callable[[], Any], parent: "Connection[Any, Any]") -> None:
-    """Send the function's result and None, or None and its error."""
-    _prepare_child()
-    try:
-        parent.send((function(), None))
-    except Exception as error:
-        parent.send((None, error))
-
-
-def _begin(function: Callable[[Any], Any]) -> None:
-    """Prepare a worker for a function."""
+def _begin(function: Callable[..., Any]) -> None:
+    """Prepare a worker for a function. It ignores stop signals, which the parent handles."""
     global _function
     _function = function
-    _prepare_child()
-
-
-def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent's thread ends; only Linux can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _prepare_child() -> None:
-    """Ignore stop signals, which the parent handles, and end with the parent: a thread would not notice its end during a call of C++."""
     end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    if parent is None or os.getppid() != parent.pid:
+        os._exit(1)  # It had ended before.
 
 
-def _result(task: Any) -> Any:
-    return _function(task)
+def _result(*task: Any) -> Any:
+    return _function(*task)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent's thread ends: a thread would not notice that during a call of C++."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
