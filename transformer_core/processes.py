@@ -81,9 +81,7 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
 def in_child(function: Callable[[], Result]) -> Result:
     """Return the function's result, computed by a process that ends with this one, which answers stop signals meanwhile.
 
-    Raises:
-        UserError: exit code 75; the process ended early, as the kernel ends one when memory runs out.
-        Exception: of `function`.
+    Raises `UserError` (75): the process ended early, as the kernel ends one when memory runs out; and what the function raises.
     """
     with _processes(1, function) as pool:
         result: Result = pool.submit(_result).result()

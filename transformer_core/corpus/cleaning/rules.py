@@ -79,6 +79,16 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide, media
     return chosen
 
 
+def repeats(settings: Clean) -> dict[str, Callable[[str], str]]:
+    """Return, by name, the rules that drop repeats: the form of a pair, two lines, in which it equals an earlier one."""
+    chosen: dict[str, Callable[[str], str]] = {}
+    if settings.drop_duplicates:
+        chosen["duplicate"] = str
+    if settings.drop_case_duplicates:
+        chosen["case_duplicate"] = str.casefold
+    return chosen
+
+
 def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
     """Return a hash of 64 bits of each text. Two of 36 million different texts have the same one with a probability of 4e-5."""
     return np.frombuffer(b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts), "<u8")
