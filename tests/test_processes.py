@@ -10,6 +10,7 @@ from functools import partial
 from math import isqrt
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, raise_signal
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -57,28 +58,27 @@ def test_no_process_is_left_when_the_rest_is_not_wanted() -> None:
 
 
 UNREAD = """
-from functools import partial
+import sys
 from math import isqrt
 from transformer_core.processes import in_order
 if __name__ == "__main__":
     results = in_order(isqrt, range(1000), 2)
     print(next(results), flush=True)
+    sys.stdin.read()
 """
 
 
-def test_python_ends_though_a_generator_is_still_held(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_no_worker_is_left_after_an_end_with_a_generator_still_held_or_a_kill(tmp_path: Path, killed: bool) -> None:
     (tmp_path / "unread.py").write_text(UNREAD)
-    done = subprocess.run([sys.executable, "unread.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
-
-
-def test_a_killed_process_leaves_no_worker(tmp_path: Path) -> None:
-    (tmp_path / "unread.py").write_text(f"{UNREAD}    import time; time.sleep(60)\n")
-    with subprocess.Popen([sys.executable, "unread.py"], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "unread.py"], cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
+        if killed:
+            process.kill()
+        errors = process.communicate(timeout=60)[1]
+    assert killed or errors == b""
     assert len(family) >= 2
     assert psutil.wait_procs(family, timeout=120)[1] == []
 
