@@ -302,6 +302,7 @@ class Machine(Section):
     devices: PositiveInt | None = words("processes that train together on a machine; empty: one per GPU, else one per core", None)
     threads: PositiveInt | None = words("threads of each of these processes on a CPU; empty: they share the cores", None)
     workers: PositiveInt | None = words("processes that clean and encode text; empty: one per core, fewer for short texts", None)
+    scheduler: Name | None = words("Dask's in their place: `tcp://HOST:8786` or its file ([data.md](data.md#several-machines))", None)
     mirror: Name | None = words("folder in which files are looked up before they are downloaded ([data.md](data.md#fetching))", None)
     places: dict[str, Place] = words("where a stage runs if not here: Slurm, Kubernetes or a work pool ([cluster.md](cluster.md))", {})
     grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)

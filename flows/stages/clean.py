@@ -41,7 +41,7 @@ def run(params: Params) -> str:
 
 def cleaned(params: Params, folder: Path, scored: Mapping[str, Drops] | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
-    download, workers = params.download, params.machine.workers
+    download, workers = params.download, params.machine.scheduler or params.machine.workers
     tags, directions = tags_of_corpus(), directions_of_corpus()
     return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags, directions)
 

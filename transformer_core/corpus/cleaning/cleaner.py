@@ -64,7 +64,7 @@ def clean_corpus(
     source: str,
     target: str,
     settings: Clean,
-    workers: int | None = None,
+    workers: int | str | None = None,
     scored: Mapping[str, Drops] | None = None,
     tags: Collection[str] = (),
     directions: Mapping[str, Directions] | None = None,
