@@ -80,6 +80,7 @@ class PairScorer(Section):
 
     command: Name = words("the command")
     threshold: float = words("pairs with a lower score are dropped")
+    part: Name | None = words("the `name` of sources whose pairs alone are scored; empty: all pairs", None)
 
 
 class Clean(Section):
@@ -96,6 +97,8 @@ class Clean(Section):
     drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
+    drop_near_duplicates: bool = words("drop repeated pairs, ignoring case, punctuation and which digits")
+    drop_repeated_targets: bool = words("keep, of pairs with the same target, the one with the best score, or the first without scores")
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")

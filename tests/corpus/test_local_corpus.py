@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, load_entry
-from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import described, new_entry, update_entry
 from transformer_core.corpus.text import normalise, read_lines, read_pairs, write_pairs
 from transformer_core.files import sha256_of
 
@@ -47,6 +47,14 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
     ENGLISH.rename("my/one.txt")
     assert load_entry(new_entry("said", Path("my/one.txt"), GERMAN, source_language="nl")).languages == ["nl", "de"]
+
+
+def test_a_first_row_that_may_be_names_of_columns_is_told() -> None:
+    rows = "".join(f"a sentence {number}.\tein Satz {number}.\n" for number in range(20))
+    for head, told in (("English_text\tde text\n", True), ("Go.\tGeh.\n", False), ("", False)):
+        Path("table.tsv").write_text(head + rows)
+        entry = new_entry("table", Path("table.tsv"), source_language="en", target_language="de")
+        assert any("looks like the names of columns" in line for line in described(entry)) == told
 
 
 NINE = b"one\n" * 9

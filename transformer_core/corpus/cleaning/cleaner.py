@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.config import Clean
+from transformer_core.config import PARAMS_FILE, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, repeats, rules
 from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
@@ -36,7 +36,7 @@ from transformer_core.corpus.text import (
     write_lines,
     write_pairs,
 )
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
 from transformer_core.tasks import Task, task_of
@@ -68,6 +68,7 @@ def clean_corpus(
     scored: Mapping[str, Drops] | None = None,
     tags: Collection[str] = (),
     directions: Mapping[str, Directions] | None = None,
+    part_of_rule: Mapping[str, str] | None = None,
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
@@ -76,6 +77,7 @@ def clean_corpus(
         tags: symbols before source sentences; the rules for one pair and `scored` look at a sentence without its tags.
         directions: by split, the directions of its pairs, if `source` and `target` are no languages. Each pair is held to the rules for
             its own, and is compared with the held-out sentences of all.
+        part_of_rule: the part of the training text (`PAIR_PARTS`) whose pairs alone a rule of `scored` looks at, by the rule's name.
 
     Raises `UserError` (65): a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target that has no
     symbols (`Task.to_symbols`), or no training pair left.
@@ -90,7 +92,7 @@ def clean_corpus(
         sides[target] = replace(sides[target], scripts=sides[source].scripts | sides[target].scripts)
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags))
-    train = _Train(folder, work, scored or {})
+    train = _Train(folder, work, scored or {}, part_of_rule or {})
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -131,6 +133,30 @@ def worst(share: float, scores: PairScores) -> Drops:
         order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
         dropped = np.zeros(len(order), np.bool_)
         dropped[order[len(order) - int(share * len(order)) :]] = True
+        return dropped
+
+    return drops
+
+
+def below(threshold: float, scores: PairScores) -> Drops:
+    """Return the rule that drops the pairs with a score below a threshold."""
+    return lambda pairs: np.fromiter((score < threshold for score in scores(pairs)), np.bool_)
+
+
+def repeated_targets(scores: PairScores) -> Drops:
+    """Return the rule that drops the pairs whose target another one has with a lower score; among equals the later."""
+
+    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+        digests = [np.zeros(0, np.uint64)]
+
+        def noted() -> Iterator[Pair[str]]:
+            for pair in pairs:
+                digests.append(digests_of([pair.target]))
+                yield pair
+
+        order = np.argsort(np.fromiter(scores(noted()), np.float64), kind="stable")
+        dropped = np.zeros(len(order), np.bool_)
+        dropped[order] = repeated(np.concatenate(digests)[order])
         return dropped
 
     return drops
@@ -289,8 +315,8 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(self, folder: Path, work: _Work, scored: Mapping[str, Drops]) -> None:
-        self._work, self._scored = work, scored
+    def __init__(self, folder: Path, work: _Work, scored: Mapping[str, Drops], part_of_rule: Mapping[str, str]) -> None:
+        self._work, self._scored, self._part_of_rule = work, scored, part_of_rule
         self._paths = [folder / path.name for path in work.paths]
         self._all = [folder / f"{path.name}.all" for path in work.paths]
         self._files = [path.open("wb") for path in self._all]
@@ -317,9 +343,10 @@ class _Train:
         for name in repeats(work.settings):
             self._drop(name, repeated(np.concatenate([part.digests[name] for part in self._parts])), left)
         for name, drops in self._scored.items():
-            pairs = compress(read_pairs(*self._all), left)
-            found = left.copy()
-            found[left] = drops(Pair(without_tag(pair.source, work.tags), pair.target) for pair in pairs)
+            scored = left & self._of_part(self._part_of_rule.get(name), kept)
+            pairs = compress(read_pairs(*self._all), scored)
+            found = np.zeros(len(left), np.bool_)
+            found[scored] = drops(Pair(without_tag(pair.source, work.tags), pair.target) for pair in pairs)
             self._drop(name, found, left)
         times = self._times(left, kept)
         for path, everything in zip(self._paths, self._all, strict=True):
@@ -349,6 +376,19 @@ class _Train:
         if found.any():
             for pair in islice(compress(read_pairs(*self._all), found), EXAMPLES):
                 self._tally.show(rule, pair)
+
+    def _of_part(self, part: str | None, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of the kept pairs are of a part of the training text, or all. Raises `UserError` (78): it has no such part."""
+        if part is None:
+            return np.ones(np.count_nonzero(kept), np.bool_)
+        names = self._work.paths[0].with_name(PAIR_PARTS)
+        found = (
+            np.fromiter((name == part for name in compress(read_lines(names), kept)), np.bool_) if names.exists() else np.zeros(0, np.bool_)
+        )
+        if not found.any():
+            remedy = "Give its sources a `name` (corpora/README.md), or correct `part`."
+            raise configuration_error(f"{PARAMS_FILE}: clean.scorers: the training pairs have no part {part!r}", remedy)
+        return found
 
     def _times(self, left: NDArray[np.bool_], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""

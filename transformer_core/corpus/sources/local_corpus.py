@@ -26,6 +26,7 @@ _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
 _MOST_DESCRIBED = 100_000
+_NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ._-]\w+)?")
 _SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
@@ -126,6 +127,9 @@ def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
 def described(entry: Path) -> Iterator[str]:
     """Yield lines on an entry's local text, of a large one on pairs at even distances. Raises `UserError` (65): a file is damaged."""
     loaded = load_entry(entry)
+    names = [all(map(_NAME_OF_COLUMN.fullmatch, pair)) for pair in islice(training_pairs(entry), 2)]
+    if names == [True, False]:
+        yield "The first pair looks like the names of columns: if it is, set --source and --target to them, or remove the row."
     step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
     if next(training_pairs(entry), None):
         others = {split: training_pairs(entry, split) for split in loaded.sources if split != "train"}
