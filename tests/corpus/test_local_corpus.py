@@ -51,7 +51,7 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
 
 def test_a_first_row_that_may_be_names_of_columns_is_told() -> None:
     rows = "".join(f"a sentence {number}.\tein Satz {number}.\n" for number in range(20))
-    for head, told in (("English_text\tde text\n", True), ("Go.\tGeh.\n", False), ("", False)):
+    for head, told in (("phrase_1\tphrase_2\n", True), ("Go.\tGeh.\n", False), ("", False)):
         Path("table.tsv").write_text(head + rows)
         entry = new_entry("table", Path("table.tsv"), source_language="en", target_language="de")
         assert any("looks like the names of columns" in line for line in described(entry)) == told

@@ -382,9 +382,8 @@ class _Train:
         if part is None:
             return np.ones(np.count_nonzero(kept), np.bool_)
         names = self._work.paths[0].with_name(PAIR_PARTS)
-        found = (
-            np.fromiter((name == part for name in compress(read_lines(names), kept)), np.bool_) if names.exists() else np.zeros(0, np.bool_)
-        )
+        of_kept = compress(read_lines(names), kept) if names.exists() else ()
+        found = np.fromiter((name == part for name in of_kept), np.bool_)
         if not found.any():
             remedy = "Give its sources a `name` (corpora/README.md), or correct `part`."
             raise configuration_error(f"{PARAMS_FILE}: clean.scorers: the training pairs have no part {part!r}", remedy)
