@@ -173,11 +173,17 @@ class Chunk:
 
 
 def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
-    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs: the tasks of workers. Raises `UserError` (65): as `aligned`."""
-    pairs, first = read_raw_pairs(source, target), 1
-    while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
-        yield Chunk(first, *map(list, zip(*chunk, strict=True)))
-        first += len(chunk)
+    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs: the tasks of workers. Raises `UserError` (65): as `aligned`.
+
+    One process reads for all workers: slices of lines take a third of the time of pairs.
+    """
+    sides, first = (read_raw_lines(source), read_raw_lines(target)), 1
+    while any(lines := [list(islice(side, PAIRS_PER_CHUNK)) for side in sides]):
+        if len(lines[0]) != len(lines[1]):
+            left, right = (first - 1 + len(some) + sum(1 for _ in side) for some, side in zip(lines, sides, strict=True))
+            raise unequal_sides(source, target, left, right)
+        yield Chunk(first, *lines)
+        first += len(lines[0])
 
 
 def splits_of(folder: Path, ending: str = "") -> list[str]:

@@ -303,13 +303,14 @@ class _Work:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
         remedy = "Re-encode the file or set clean.on_invalid_utf8: drop."
         try:
-            decoded = [decode_line(line, path, number, remedy) for line, path in zip(pair, self.paths, strict=True)]
+            source = decode_line(pair.source, self.paths[0], number, remedy)
+            target = decode_line(pair.target, self.paths[1], number, remedy)
         except UserError:
             if self.settings.on_invalid_utf8 == "stop":
                 raise
             tally.drop(INVALID_UTF8, Pair(*(line.decode(errors="replace") for line in pair)))
             return None
-        return Pair(*(normalise(text, tally.repaired) for text in decoded))
+        return Pair(normalise(source, tally.repaired), normalise(target, tally.repaired))
 
 
 class _Train:
