@@ -3,7 +3,6 @@
 import ctypes
 import logging
 import os
-import pickle
 import platform
 import signal
 from collections import deque
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import version
 from multiprocessing import get_context, parent_process
@@ -141,7 +140,7 @@ def _elsewhere(scheduler: str, function: Callable[..., Any]) -> Iterator[_Pool]:
         stack.callback(executor.shutdown, wait=False)
         try:
             most = max(_LEAST_ELSEWHERE, _AHEAD * sum(client.nthreads().values()))
-            yield partial(executor.submit, _result_elsewhere, _code(), pickle.dumps(function)), most
+            yield partial(executor.submit, _result_elsewhere, _code(), function), most
         except KilledWorker:
             raise _ended_early() from None
         except (CancelledError, CommClosedError):
@@ -169,11 +168,11 @@ def _result(*task: Any) -> Any:
     return _function(*task)
 
 
-def _result_elsewhere(code: str, function: bytes, task: Any) -> Any:
+def _result_elsewhere(code: str, function: Callable[[Any], Any], task: Any) -> Any:
     if code != _code():
         fault = "machine.scheduler: a worker has other code of this package, another Python or another SentencePiece"
         raise configuration_error(fault, "Install the same on all machines: the text would differ.")
-    return _unpickled(function)(task)
+    return function(task)
 
 
 @cache
@@ -182,11 +181,6 @@ def _code() -> str:
     files = sorted(Path(__file__).parent.rglob("*.py"))
     versions = f"{platform.python_version()} {version('sentencepiece')} {version('numpy')}"
     return sha256(versions.encode() + b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-@lru_cache(maxsize=4)
-def _unpickled(function: bytes) -> Any:
-    return pickle.loads(function)
 
 
 def end_with_parent() -> None:
