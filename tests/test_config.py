@@ -51,9 +51,9 @@ FAULTS = [
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
 ]
 NOT_YAML = [
-    ("\twarmup: 400", ":46: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":48: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':47: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("\twarmup: 400", ":48: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: [", ":50: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 1\n  warmup: 2", ':49: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 

@@ -19,7 +19,7 @@ from tests.test_walls import MODULES, packages_of
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
-OPTIONAL = [Requirement(line) for extra in ("shortlist", "langid", "hub", "s3") for line in EXTRAS[extra]]
+OPTIONAL = [Requirement(line) for extra in ("shortlist", "langid", "hub", "dask", "s3") for line in EXTRAS[extra]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in EXTRAS["dev"]]
 PINS = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]

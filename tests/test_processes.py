@@ -6,17 +6,25 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from math import isqrt
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, raise_signal
+from subprocess import DEVNULL, PIPE
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clone import ROOT
+from tests.corpus.test_cleaning import cleaned, write_raw_pairs
+from tests.refusals import refused
 from tests.waiting import wait_for
+from transformer_core import processes
+from transformer_core.corpus import text
+from transformer_core.corpus.cleaning import cleaner
 from transformer_core.errors import UserError
 from transformer_core.processes import cpu_name, in_child, in_order
 
@@ -57,30 +65,82 @@ def test_no_process_is_left_when_the_rest_is_not_wanted() -> None:
 
 
 UNREAD = """
-from functools import partial
+import sys
 from math import isqrt
 from transformer_core.processes import in_order
 if __name__ == "__main__":
     results = in_order(isqrt, range(1000), 2)
     print(next(results), flush=True)
+    sys.stdin.read()
 """
 
 
-def test_python_ends_though_a_generator_is_still_held(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_no_worker_is_left_after_an_end_with_a_generator_still_held_or_a_kill(tmp_path: Path, killed: bool) -> None:
     (tmp_path / "unread.py").write_text(UNREAD)
-    done = subprocess.run([sys.executable, "unread.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
-
-
-def test_a_killed_process_leaves_no_worker(tmp_path: Path) -> None:
-    (tmp_path / "unread.py").write_text(f"{UNREAD}    import time; time.sleep(60)\n")
-    with subprocess.Popen([sys.executable, "unread.py"], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "unread.py"], cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
+        if killed:
+            process.kill()
+        errors = process.communicate(timeout=60)[1]
+    assert killed or errors == b""
     assert len(family) >= 2
     assert psutil.wait_procs(family, timeout=120)[1] == []
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The file of a scheduler of Dask, and its two workers."""
+    file = tmp_path / "scheduler.json"
+    options = ("--scheduler-file", str(file), "--no-dashboard", "--host", "127.0.0.1")
+    commands = [("scheduler", "--port", "0", *options), *[("worker", "--nthreads", "1", "--no-nanny", *options)] * 2]
+    with ExitStack() as stack:
+        started = []
+        for command in commands:
+            path = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen([Path(sys.executable).with_name("dask"), *command], cwd=tmp_path, env=path, stderr=DEVNULL)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+            wait_for(file.exists, process=process)
+        yield str(file), started[1:]
+
+
+@pytest.mark.slow  # about 10 s: three processes that import Dask
+def test_workers_elsewhere_clean_to_the_same_bytes_though_one_is_killed_meanwhile(
+    dask: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, (first, _) = dask
+    monkeypatch.setattr(text, "PAIRS_PER_CHUNK", 20)
+    pairs = [(f"number {number}", f"Nummer {number % 3_000}") for number in range(4_000)]
+    write_raw_pairs(tmp_path / "raw", pairs)
+    cleaned(tmp_path, name="here", workers=1)
+
+    def killing(*paths: Path) -> Iterator[text.Chunk]:
+        for number, chunk in enumerate(text.read_chunks(*paths)):
+            if number == 40:
+                first.kill()
+            yield chunk
+
+    monkeypatch.setattr(cleaner, "read_chunks", killing)
+    cleaned(tmp_path, name="elsewhere", workers=scheduler)
+    assert first.wait(20) == -SIGKILL
+    here, elsewhere = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("here", "elsewhere"))
+    assert here == elsewhere
+    with pytest.raises(ValueError, match="must be nonnegative"):
+        list(in_order(isqrt, [1, -3], scheduler))
+    monkeypatch.setattr(processes, "_code", lambda: "of another version")
+    with refused(78, "machine.scheduler: a worker has other code .* Install the same on all machines"):
+        list(in_order(isqrt, [1], scheduler))
+
+
+def test_without_dask_or_without_a_scheduler_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(69, r"machine.scheduler: no worker answers at .*/none.json. Start them, or empty the setting"):
+        list(in_order(isqrt, [1], str(tmp_path / "none.json")))
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with refused(78, r"machine.scheduler: Dask is not installed. Install it with: pip install 'transformer-pipeline\[dask\]'"):
+        list(in_order(isqrt, [1], "tcp://127.0.0.1:8786"))
 
 
 def test_the_cpu_has_a_name_also_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +155,7 @@ def test_a_child_computes_the_result_and_its_error_is_that_of_the_caller() -> No
     assert in_child(partial(isqrt, 25)) == 5
     with pytest.raises(ValueError, match="must be nonnegative"):
         in_child(partial(isqrt, -3))
-    with pytest.raises(UserError, match="a process ended early"):
+    with pytest.raises(UserError, match="a worker process ended early"):
         in_child(partial(raise_signal, SIGKILL))
     assert multiprocessing.active_children() == []
 

@@ -15,14 +15,14 @@ from transformer_core.errors import UserError, first_line
 
 # What the openers raise for a damaged file; of the others' errors of the machine `_Bounded` tells those of damage.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
-ZIP = "zip"
+ZIP, ZIP_MARK = "zip", b"PK\x03\x04"
 # The beginning of a compressed file as a regular expression, by the program that made it.
 _BEGINNINGS = {
     "gzip": b"\x1f\x8b\x08",
     "xz": b"\xfd7zXZ\x00",
     "bzip2": b"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",  # BZh alone may begin a text.
     "zstd": b"[(]\xb5/\xfd",
-    ZIP: b"PK\x03\x04",
+    ZIP: ZIP_MARK,
 }
 _LONGEST_BEGINNING = 10
 # The program that made a file, by the ending of its name.
@@ -64,22 +64,16 @@ def decompressed(path: Path) -> Iterator[BinaryIO]:
     Raises `UserError` (65): as `open_bytes`; the file is a zip archive, is named as a compressed file and is none, is damaged, or is larger
     than its bound. The last two also come from the block, as it reads.
     """
-    file = open_bytes(path)
-    program = _program(file) or _ENDINGS.get(path.suffix)
-    if program == ZIP:
-        file.close()
-        raise UserError(f"{path}: packed by zip", "Unpack it.")
-    try:
-        with _content(file, path, program) as content:
-            yield content
-    except DAMAGED:
-        raise UserError(f"{path}: damaged {program} file", "Get it again.") from None
-
-
-def open_decompressed(path: Path) -> BinaryIO:
-    """Open a file, decompressed if it is compressed; zip archives are opened as they are."""
-    file = open_bytes(path)
-    return _content(file, path, _program(file))
+    with open_bytes(path) as file:
+        beginning = cast(io.BufferedReader, file).peek(_LONGEST_BEGINNING)
+        found = next((program for program, mark in _BEGINNINGS.items() if re.match(mark, beginning)), None)
+        program = found or _ENDINGS.get(path.suffix)
+        if program == ZIP:
+            raise UserError(f"{path}: packed by zip", "Unpack it.")
+        try:
+            yield cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[program](file), path))) if program else file
+        except DAMAGED:
+            raise UserError(f"{path}: damaged {program} file", "Get it again.") from None
 
 
 def most_bytes(path: Path) -> int:
@@ -94,23 +88,11 @@ def too_large(path: Path, most: int) -> UserError:
     return UserError(f"{path}: {fault}", remedy)
 
 
-def _program(file: BinaryIO) -> str | None:
-    """Return the program that compressed an open file, which is not read further; None if it is not compressed."""
-    beginning = cast(io.BufferedReader, file).peek(_LONGEST_BEGINNING)
-    return next((program for program, mark in _BEGINNINGS.items() if re.match(mark, beginning)), None)
-
-
-def _content(file: BinaryIO, path: Path, program: str | None) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[program](file), path))) if program in _OPENERS else file
-
-
 class _Bounded(io.RawIOBase):
     """The content of a compressed file, up to the bound for its size."""
 
     def __init__(self, content: Any, path: Path) -> None:
-        self._content = content
-        self._path = path
-        self._most = most_bytes(path)
+        self._content, self._path, self._most = content, path, most_bytes(path)
         self._place = 0
 
     def readinto(self, buffer: Any) -> int:
@@ -134,7 +116,3 @@ class _Bounded(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._place = self._content.seek(offset, whence)
         return self._place
-
-    def close(self) -> None:
-        self._content.close()
-        super().close()

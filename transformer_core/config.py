@@ -80,6 +80,7 @@ class PairScorer(Section):
 
     command: Name = words("the command")
     threshold: float = words("pairs with a lower score are dropped")
+    part: Name | None = words("the `name` of sources whose pairs alone are scored; empty: all pairs", None)
 
 
 class Clean(Section):
@@ -96,6 +97,8 @@ class Clean(Section):
     drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
+    drop_near_duplicates: bool = words("drop repeated pairs, ignoring case, punctuation and which digits")
+    drop_repeated_targets: bool = words("keep, of pairs with the same target, the one with the best score, or the first without scores")
     on_invalid_utf8: Literal["stop", "drop"] = words("`stop` with an error, or `drop` the pair")
     drop_worst: Probability = words("share of the pairs to drop for the highest noise scores by two models ([data.md](data.md#cleaning))")
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
@@ -302,6 +305,7 @@ class Machine(Section):
     devices: PositiveInt | None = words("processes that train together on a machine; empty: one per GPU, else one per core", None)
     threads: PositiveInt | None = words("threads of each of these processes on a CPU; empty: they share the cores", None)
     workers: PositiveInt | None = words("processes that clean and encode text; empty: one per core, fewer for short texts", None)
+    scheduler: Name | None = words("Dask's in their place: `tcp://HOST:8786` or its file ([data.md](data.md#several-machines))", None)
     mirror: Name | None = words("folder in which files are looked up before they are downloaded ([data.md](data.md#fetching))", None)
     places: dict[str, Place] = words("where a stage runs if not here: Slurm, Kubernetes or a work pool ([cluster.md](cluster.md))", {})
     grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)

@@ -23,13 +23,7 @@ _STATE_PER_WEIGHT, _STATES_KEPT = 3, 2
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A source of a split.
-
-    Attributes:
-        source: name of the source: a path, an address or a description.
-        fetched: True if the source is downloaded.
-        checked_by: checksum of the source, or the origin of the checksum.
-    """
+    """A source of a split: its path, address or description, whether it is downloaded, and its checksum or where that comes from."""
 
     split: str
     source: str
@@ -39,11 +33,7 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class DataPlan:
-    """The output of `data plan`.
-
-    Attributes:
-        disk: bytes by purpose; empty if the catalogue's entry does not give the size of the corpus.
-    """
+    """The output of `data plan`; `disk` are bytes by purpose, empty if the catalogue's entry does not give the size of the corpus."""
 
     corpus: str
     direction: tuple[str, str]

@@ -28,10 +28,8 @@ _WRITE_BYTES = 4096  # At most PIPE_BUF: a pipe that is ready takes as much with
 class Scorer:
     """A command that scores segments; it is started with the first batch, and ends with this process or at the end of the block.
 
-    Attributes:
-        command: the command with its arguments, quoted as for a shell.
-        setting: where it was named, for errors.
-        stop_asked: returns whether this process was asked to stop.
+    `command` is quoted as for a shell; `setting` is where it was named, for errors; `stop_asked` tells whether this process was asked to
+    stop.
     """
 
     command: str

@@ -1,22 +1,23 @@
 """The cores of this machine, and a parallel `map` over processes, with the results in the order of the tasks."""
 
 import ctypes
+import logging
 import os
 import platform
 import signal
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
+from hashlib import sha256
+from importlib.metadata import version
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -24,8 +25,13 @@ Result = TypeVar("Result")
 _AHEAD = 2
 _PR_SET_PDEATHSIG = 1
 _BYTES_PER_WORKER = 4 << 20
+# Of tasks that wait for workers elsewhere, of which some may come later; and of tries of a task whose worker meets a fault that may pass.
+_LEAST_ELSEWHERE, _RETRIES = 16, 3
+_CONNECT_SECONDS = 20
+# Submits a task, and the number of tasks that may wait.
+_Pool = tuple[Callable[..., Future[Any]], int]
 # Set in a worker.
-_function: Callable[[Any], Any]
+_function: Callable[..., Any]
 
 
 def cores() -> int:
@@ -51,103 +57,132 @@ def workers_for(text: Path) -> int:
         return 1  # The reader of the file reports the error.
 
 
-def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield the results of `map`, computed by `workers` processes; with one worker, by this process.
+def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int | str) -> Iterator[Result]:
+    """Yield the results of `map`, computed by other processes; with one worker, by this process.
 
-    Few tasks wait for each process, so memory is bounded. The function (once a process), tasks and results are pickled. The processes end
-    with this one, even if it is killed.
+    Few tasks wait for each process, so memory is bounded. The function, tasks and results are pickled. Processes of this machine end with
+    this one, even if it is killed.
+
+    Args:
+        workers: number of processes of this machine; or where workers of Dask are, as `machine.scheduler` says it. Their number does not
+            change the results, and the tasks of one that is lost run on another.
 
     Raises:
-        UserError: exit code 75; a process ended early, as the kernel ends one when memory runs out.
+        UserError: exit code 75; processes end early, as the kernel ends one when memory runs out. 69; the workers elsewhere are away. 78;
+            they have other code than this machine, or Dask is not installed.
         Exception: of `function` or `tasks`, after the results of earlier tasks.
     """
-    if workers <= 1:
+    if workers == 1:
         yield from map(function, tasks)
         return
     coming, waiting = iter(tasks), deque[Future[Result]]()
-    # Spawned, not forked: the caller may have threads.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (function,))
-    try:
+    with _elsewhere(workers, function) if isinstance(workers, str) else _processes(workers, function) as (submit, most):
         while True:
             try:
                 task = next(coming)
             except Exception as error:
                 ended = error
                 break
-            waiting.append(pool.submit(_result, task))
-            if len(waiting) == workers * _AHEAD:
+            waiting.append(submit(task))
+            if len(waiting) == most:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
         if not isinstance(ended, StopIteration):
             raise ended
-    except BrokenProcessPool:
-        remedy = "Run it again. If memory ran out, use fewer processes."
-        raise UserError("a worker process ended early", remedy, ExitCode.INTERRUPTED) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def in_child(function: Callable[[], Result]) -> Result:
     """Return the function's result, computed by a process that ends with this one, which answers stop signals meanwhile.
 
-    Raises:
-        UserError: exit code 75; the process ended early, as the kernel ends one when memory runs out.
-        Exception: of `function`.
+    Raises `UserError` (75): the process ended early, as the kernel ends one when memory runs out; and what the function raises.
     """
-    context = get_context("spawn")
-    ours, of_child = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(function, of_child), daemon=True)
-    child.start()
-    of_child.close()
+    with _processes(1, function) as (submit, _):
+        result: Result = submit().result()
+        return result
+
+
+@contextmanager
+def _processes(workers: int, function: Callable[..., Any]) -> Iterator[_Pool]:
+    """Start processes for a function; at the end of the block they are killed, whatever they are still doing."""
+    # Spawned, not forked: the caller may have threads.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (function,))
     try:
-        result, error = ours.recv()
-    except EOFError:
-        raise UserError("a process ended early", "Run it again. If memory ran out, use less text.", ExitCode.INTERRUPTED) from None
+        yield partial(pool.submit, _result), _AHEAD * workers
+    except BrokenProcessPool:
+        raise _ended_early() from None
     finally:
-        child.kill()
-        child.join()
-    if error is not None:
-        raise error
-    return cast(Result, result)
+        for process in pool._processes.values():
+            process.kill()
+        pool.shutdown()
 
 
-def _answer(function: Callable[[], Any], parent: "Connection[Any, Any]") -> None:
-    """Send the function's result and None, or None and its error."""
-    _prepare_child()
+@contextmanager
+def _elsewhere(scheduler: str, function: Callable[..., Any]) -> Iterator[_Pool]:
+    """Connect to the workers of a scheduler of Dask, given its address or its file."""
     try:
-        parent.send((function(), None))
-    except Exception as error:
-        parent.send((None, error))
+        from distributed import Client, KilledWorker
+        from distributed.comm.core import CommClosedError
+    except ImportError:
+        remedy = "Install it with: pip install 'transformer-pipeline[dask]'"
+        raise configuration_error("machine.scheduler: Dask is not installed", remedy) from None
+    away = UserError(f"machine.scheduler: no worker answers at {scheduler}", "Start them, or empty the setting.", ExitCode.UNAVAILABLE)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # It would tell of each lost connection.
+    with ExitStack() as stack:
+        try:
+            where = {"address": scheduler} if "://" in scheduler else {"scheduler_file": str(Path(scheduler).resolve(strict=True))}
+            connected = Client(**where, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+            client = stack.enter_context(connected)
+            client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        except (OSError, ValueError):
+            raise away from None
+        executor = client.get_executor(retries=_RETRIES)
+        stack.callback(executor.shutdown, wait=False)
+        try:
+            most = max(_LEAST_ELSEWHERE, _AHEAD * sum(client.nthreads().values()))
+            yield partial(executor.submit, _result_elsewhere, _code(), function), most
+        except KilledWorker:
+            raise _ended_early() from None
+        except (CancelledError, CommClosedError):
+            raise away from None
 
 
-def _begin(function: Callable[[Any], Any]) -> None:
-    """Prepare a worker for a function."""
+def _ended_early() -> UserError:
+    remedy = "Run it again. If memory ran out, use fewer processes or less text."
+    return UserError("a worker process ended early", remedy, ExitCode.INTERRUPTED)
+
+
+def _begin(function: Callable[..., Any]) -> None:
+    """Prepare a worker for a function. It ignores stop signals, which the parent handles."""
     global _function
     _function = function
-    _prepare_child()
-
-
-def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent's thread ends; only Linux can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _prepare_child() -> None:
-    """Ignore stop signals, which the parent handles, and end with the parent: a thread would not notice its end during a call of C++."""
     end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    if parent is None or os.getppid() != parent.pid:
+        os._exit(1)  # It had ended before.
 
 
-def _result(task: Any) -> Any:
-    return _function(task)
+def _result(*task: Any) -> Any:
+    return _function(*task)
+
+
+def _result_elsewhere(code: str, function: Callable[[Any], Any], task: Any) -> Any:
+    if code != _code():
+        fault = "machine.scheduler: a worker has other code of this package, another Python or another SentencePiece"
+        raise configuration_error(fault, "Install the same on all machines: the text would differ.")
+    return function(task)
+
+
+@cache
+def _code() -> str:
+    """Return a sum of all that results depend on beside the task."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    versions = f"{platform.python_version()} {version('sentencepiece')} {version('numpy')}"
+    return sha256(versions.encode() + b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent's thread ends: a thread would not notice that during a call of C++."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

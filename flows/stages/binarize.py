@@ -17,6 +17,7 @@ def run(params: Params) -> str:
     source, target = params.download.source, params.download.target
     max_tokens = params.binarize.max_tokens
     subword = Subword.load(SUBWORD_MODEL)
+    workers = params.machine.scheduler or params.machine.workers
     write = partial(write_split, vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target)
     written: dict[str, Meta] = {}
     with new_directory(BINARIZED) as folder:
@@ -24,7 +25,7 @@ def run(params: Params) -> str:
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
             names = read_lines(CLEAN / PAIR_PARTS) if split == "train" and (CLEAN / PAIR_PARTS).exists() else ()
-            written[split] = write(folder / split, encode_split(*sides, subword, limit, params.machine.workers), names=names)
+            written[split] = write(folder / split, encode_split(*sides, subword, limit, workers), names=names)
         train = written["train"]
         if not train.pairs:
             raise configuration_error(

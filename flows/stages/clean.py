@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flows.process.gpus import free_gpus
 from flows.process.paths import CLEAN, RAW, STATE
 from flows.record.documents import directions_of_corpus, tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
-from transformer_core.corpus.cleaning.cleaner import LOW_SCORE, Drops, clean_corpus, worst
+from transformer_core.corpus.cleaning.cleaner import LOW_SCORE, Drops, PairScores, below, clean_corpus, repeated_targets, worst
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
+from transformer_core.corpus.cleaning.rules import REPEATED_TARGET
 from transformer_core.corpus.text import Pair
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
@@ -39,11 +37,13 @@ def run(params: Params) -> str:
     return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; {counts}"
 
 
-def cleaned(params: Params, folder: Path, scored: Mapping[str, Drops] | None = None) -> CleaningReport:
+def cleaned(
+    params: Params, folder: Path, scored: Mapping[str, Drops] | None = None, part_of_rule: Mapping[str, str] | None = None
+) -> CleaningReport:
     """Clean data/raw into `folder`."""
-    download, workers = params.download, params.machine.workers
+    download, workers = params.download, params.machine.scheduler or params.machine.workers
     tags, directions = tags_of_corpus(), directions_of_corpus()
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags, directions)
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags, directions, part_of_rule)
 
 
 @free_gpus()
@@ -56,24 +56,33 @@ def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     from transformer_core.external import Scorer
 
     torch.set_num_threads(params.machine.threads or cores())
-    shards, clean, scored = Shards(SHARDS), params.clean, {}
+    shards, clean = Shards(SHARDS), params.clean
+    scored: dict[str, Drops] = {}
+    part_of_rule: dict[str, str] = {}
+    noise: list[PairScores] = []
     if clean.score_by:
-        dual = DualScores(PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target))
-        scored[LOW_SCORE] = worst(clean.drop_worst, dual)
+        noise.append(DualScores(PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target)))
+        scored[LOW_SCORE] = worst(clean.drop_worst, noise[0])
     with ExitStack() as stack:
         for number, found in enumerate(clean.scorers, start=1):
-            scorer = stack.enter_context(Scorer(found.command, f"clean.scorers.{number - 1}"))
-            scored[f"below_threshold_{number}"] = partial(_below, found.threshold, scorer, shards)
-        report = cleaned(params, folder, scored)
+            rule, scorer = f"below_threshold_{number}", stack.enter_context(Scorer(found.command, f"clean.scorers.{number - 1}"))
+            scored[rule] = below(found.threshold, partial(_scores, scorer, shards, 1))
+            if found.part:
+                part_of_rule[rule] = found.part
+            else:
+                noise.append(partial(_scores, scorer, shards, -1))
+        if clean.drop_repeated_targets and noise:
+            scored[REPEATED_TARGET] = repeated_targets(noise[0])
+        report = cleaned(params, folder, scored, part_of_rule)
     shards.remove_unused()
     return report
 
 
-def _below(threshold: float, scorer: "Scorer", shards: "Shards", pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
-    """Return whether the command's score of each pair is below the threshold; scores are kept by the command and the text."""
+def _scores(scorer: "Scorer", shards: "Shards", sign: int, pairs: Iterator[Pair[str]]) -> Iterator[float]:
+    """Yield the command's score of each pair, times a sign; scores are kept by the command and the text."""
 
     def inputs(shard: list[Pair[str]]) -> bytes:
         return "\n".join([scorer.command, *(text for pair in shard for text in pair)]).encode()
 
     scored = shards.lines(pairs, inputs, lambda shard, *_: list(map(repr, scorer.scores(*zip(*shard, strict=True)))), "score")
-    return np.fromiter((float(score) < threshold for _, score in scored), np.bool_)
+    yield from (sign * float(score) for _, score in scored)

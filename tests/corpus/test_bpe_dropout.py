@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.encoded import learnt_subword, write_binarized
-from transformer_core import recipes
+from tests.corpus.encoded import learnt_subword, segmenting, write_binarized
 from transformer_core.corpus.text import normalise
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import UNK, Subword
@@ -45,11 +44,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def dropout_of(directory: Path, probability: float = 0.2, seed: int = 1, budget: int = 200) -> Segmenting:
     """BPE-dropout with a vocabulary, and the updates of an epoch."""
-    subword, split = Subword.load(directory / "spm.model"), open_split(directory / "train")
-    changes = {"tokens_per_update": 2 * budget, "tokens_per_microbatch": budget, "bpe_dropout": probability, "seed": seed}
-    plan = BatchPlan(split.source.lengths, split.target.lengths, 2 * budget, budget, 1)
-    dropout = BpeDropout(subword, split, recipes.load("multi30k").train.model_copy(update=changes))
-    return subword, dropout, plan.epoch(0)
+    return Subword.load(directory / "spm.model"), *segmenting(directory, budget, bpe_dropout=probability, seed=seed)
 
 
 def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:

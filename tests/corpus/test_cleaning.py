@@ -16,20 +16,21 @@ from tests.refusals import refused
 from transformer_core.config import Clean
 from transformer_core.corpus import text
 from transformer_core.corpus.cleaning import rules
-from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, LOW_SCORE, clean_corpus, worst
+from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, LOW_SCORE, below, clean_corpus, repeated_targets, worst
 from transformer_core.corpus.cleaning.report import CleaningReport
 from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import SPLITS, read_pairs, write_pairs
 
 OFF = Clean(
     max_words=None, max_ratio=None, max_length_ratio=None, drop_copies=False, drop_foreign=False, drop_other_languages=False,
-    drop_overlap=False, drop_duplicates=False, drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
-    scorers=[], placeholders=0.0,
+    drop_overlap=False, drop_duplicates=False, drop_case_duplicates=False, drop_near_duplicates=False, drop_repeated_targets=False,
+    on_invalid_utf8="stop", drop_worst=0.0, score_by=None, scorers=[], placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP, COPIES, DUPLICATES = (
     OFF.model_copy(update={f"drop_{what}": True}) for what in ("foreign", "overlap", "copies", "duplicates")
 )
+NEAR = OFF.model_copy(update={"drop_near_duplicates": True})
 RATIO = OFF.model_copy(update={"max_ratio": 3.0})
 GOOD = ("one two three", "eins zwei drei")
 TRAPS = DATA / "traps"
@@ -93,6 +94,8 @@ def test_a_pair_is_kept_or_counted_and_cleaning_again_changes_nothing(tmp_path_f
         (OVERLAP, "overlap", ("One Two Three", "etwas anderes")),
         (OVERLAP, "overlap", ("something else", "eins zwei DREI")),
         (OFF.model_copy(update={"drop_case_duplicates": True}), "case_duplicate", ("FOUR five six", "vier fünf SECHS")),
+        (NEAR, "near_duplicate", ("Four, five - six!", "„Vier fünf sechs?“")),
+        (OFF.model_copy(update={"drop_repeated_targets": True}), "repeated_target", ("something else", "vier fünf sechs")),
     ],
 )
 def test_each_rule_drops_its_pairs_and_shows_them(tmp_path: Path, settings: Clean, rule: str, pair: Pair) -> None:
@@ -385,6 +388,29 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
     assert report.examples["low_score"] == [pairs[number] for number in (2, 5, 8)]
     assert list(report.dropped)[-1] == "low_score"
+
+
+def test_near_duplicates_may_differ_in_numbers_and_not_in_words_vowel_signs_or_marks_alone(tmp_path: Path) -> None:
+    pairs = [("Room 12!", "Zimmer 12!"), ("room twelve", "zimmer zwölf"), ("कि", "कि"), ("की", "की"), ("?", "!"), ("!", "?")]
+    write_raw_pairs(tmp_path / "raw", [*pairs, ("room 7", "zimmer 7")])
+    assert cleaned(tmp_path, NEAR)[1] == pairs
+
+
+def test_of_pairs_with_the_same_target_the_best_is_kept_and_a_rule_may_look_at_one_part_alone(tmp_path: Path) -> None:
+    pairs = [("9 a", "x"), ("1 b", "x"), ("1 c", "x"), ("5 d", "y"), ("9 e", "y"), ("9 f", "z")]
+    write_raw_pairs(tmp_path / "raw", [("", "dropped"), *pairs])
+    (tmp_path / "raw/train.parts").write_text("old\n" * 4 + "new\n" * 3)
+
+    def scores(found: Iterator[Pair]) -> Iterator[float]:
+        return (float(source[0]) for source, _ in found)
+
+    best = {"repeated_target": repeated_targets(scores)}
+    report, kept = cleaned(tmp_path, OFF, scored=best)
+    assert (kept, report.dropped["repeated_target"]) == ([pairs[1], pairs[3], pairs[5]], 3)
+    low = {"low": below(6, scores), **best}
+    assert cleaned(tmp_path, OFF, "part", scored=low, part_of_rule={"low": "new"})[1] == [pairs[1], pairs[4], pairs[5]]
+    with refused(78, "clean.scorers: the training pairs have no part 'news'"):
+        cleaned(tmp_path, OFF, "none", scored=low, part_of_rule={"low": "news"})
 
 
 def test_strings_of_both_sides_become_placeholders_and_a_share_of_the_other_pairs_gets_some(tmp_path: Path) -> None:

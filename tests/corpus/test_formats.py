@@ -1,7 +1,5 @@
 """Sentences out of files of each format."""
 
-import gzip
-import lzma
 import tracemalloc
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -10,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.refusals import refused
 from transformer_core.corpus.sources.formats import Side, file_lines
 from transformer_core.corpus.text import read_lines
 
@@ -23,14 +20,6 @@ def tmx(units: list[tuple[str, str]]) -> bytes:
         f'<tu><tuv xml:lang="EN-us"><seg>{escape(en)}</seg></tuv><tuv xml:lang="de"><seg>{escape(de)}</seg></tuv></tu>' for en, de in units
     )
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>{"".join(variants)}</body></tmx>'.encode()
-
-
-@given(st.lists(st.tuples(texts, texts)))
-def test_both_languages_of_a_tmx_file_are_aligned(tmp_path_factory: pytest.TempPathFactory, units: list[tuple[str, str]]) -> None:
-    path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
-    path.write_bytes(tmx(units))
-    assert [line.decode() for line in file_lines(Side(path, "en"))] == [en for en, _ in units]
-    assert [line.decode() for line in file_lines(Side(path, "de"))] == [de for _, de in units]
 
 
 def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_language_is_missing(tmp_path: Path) -> None:
@@ -80,36 +69,6 @@ def test_a_large_tmx_file_takes_no_more_memory_than_a_small_one(tmp_path: Path) 
         tracemalloc.stop()
     # A unit that stays costs 90 bytes, 9,000 of them 0.8 MB.
     assert peaks[1] < peaks[0] + 200_000
-
-
-@given(st.lists(st.lists(texts.filter(lambda text: '"' not in text), min_size=3, max_size=3)))
-def test_a_column_of_a_table_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> None:
-    path = tmp_path_factory.mktemp("tsv") / "table.tsv"
-    path.write_bytes("".join("\t".join(row) + "\n" for row in rows).encode())
-    for column in (1, 2, 3):
-        assert [line.decode() for line in file_lines(Side(path, column=str(column)))] == [row[column - 1] for row in rows]
-
-
-REFUSALS = [
-    ("t.gz", gzip.compress(b"eins\n" * 1000, mtime=0)[:-6], "damaged gzip file"),
-    ("t.gz", b"no gzip\n", "damaged gzip file"),
-    ("t.xz", lzma.compress(b"eins\n" * 1000)[:-6], "damaged xz file"),
-    ("t.xz", b"no xz\n", "damaged xz file"),
-    ("t.tmx", b"<tmx><body><tu>", "damaged TMX"),
-    ("t.tmx", b'<?xml version="1.0" encoding="GBK"?><tmx/>', "damaged TMX"),
-    ("t.sgm.gz", b"<seg>eins</seg>", "SGML is not read"),
-    ("t.de", None, "no such file"),
-]
-
-
-@pytest.mark.parametrize("column", [None, "1"], ids=["text", "table"])
-@pytest.mark.parametrize(("name", "content", "words"), REFUSALS)
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str, content: bytes | None, words: str, column: str | None) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with refused(65, f"{name}: .*{words}") as caught:
-        list(file_lines(Side(tmp_path / name, column=column)))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["PK is short\n", "eins\r", "a\rb\nc\n", "a\rb\n", "\r"])

@@ -6,13 +6,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.corpus.encoded import learnt_subword, write_binarized
-from transformer_core import recipes
+from tests.corpus.encoded import learnt_subword, segmenting, write_binarized
 from transformer_core.config import Modifier
 from transformer_core.corpus.text import Pair
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
+from transformer_core.corpus.tokens.batches import Cursor
 from transformer_core.corpus.tokens.binary import open_split
-from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.modifiers import MODIFIERS
 from transformer_core.corpus.tokens.subword import Subword
 
@@ -36,12 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def epoch_of(folder: Path, epoch: int = 0, budget: int = 200, **shares: float) -> dict[int, Pair[str]]:
     """The pairs of an epoch by their numbers, as text."""
     subword, split = Subword.load(folder / "spm.model"), open_split(folder / "train")
-    changes = {"tokens_per_update": 2 * budget, "tokens_per_microbatch": budget, "modifiers": shares}
-    segmenting = BpeDropout(subword, split, recipes.load("tatoeba").train.model_copy(update=changes))
-    updates = BatchPlan(split.source.lengths, split.target.lengths, 2 * budget, budget, 1).epoch(epoch)
+    dropout, updates = segmenting(folder, budget, epoch, modifiers=shares)
     found = {}
     for done, update in enumerate(updates):
-        for part in segmenting.segmented(update, Cursor(epoch, done))[1]:
+        for part in dropout.segmented(update, Cursor(epoch, done))[1]:
             assert part.lengths.max() <= split.longest
             for number, source, target in zip(part.numbers.tolist(), part.sources, part.targets, strict=True):
                 found[number] = Pair(subword.decode(source), subword.decode(target))
@@ -76,8 +72,6 @@ def test_a_typo_keeps_the_first_letter_of_a_word_and_noise_keeps_all() -> None:
 
 
 def test_without_modifiers_the_tokens_stay(folder: Path) -> None:
-    split = open_split(folder / "train")
-    segmenting = BpeDropout(Subword.load(folder / "spm.model"), split, recipes.load("tatoeba").train)
-    (update, *_) = BatchPlan(split.source.lengths, split.target.lengths, 400, 200, 1).epoch(0)
-    for part in segmenting.segmented(update, Cursor(0, 0))[1]:
+    split, (dropout, (update, *_)) = open_split(folder / "train"), segmenting(folder, 200)
+    for part in dropout.segmented(update, Cursor(0, 0))[1]:
         assert all(map(np.array_equal, part.sources, split.pairs(part.numbers).sources))

@@ -236,6 +236,14 @@ def test_pairs_below_the_threshold_of_a_command_are_dropped_counted_and_scored_o
     (place / "metric.pt").unlink()  # The scores are kept: another threshold needs no metric.
     set_params(clean={"scorers": [{"command": command, "threshold": -1.0}]})
     assert f"{len(pairs)} of {len(pairs)} training pairs" in stage_here("clean").stdout
+    write_checkpoint(place / "metric.pt")
+    half, lines = len(pairs) // 2, [{"command": command, "threshold": 0.1, "part": "second"}, {"command": command, "threshold": -1.0}]
+    write_lines(Path("data/raw/train.parts"), ["first"] * half + ["second"] * half)
+    write_lines(Path("data/raw/train.de"), [pairs[0][1], *(target for _, target in pairs[1:-1]), pairs[0][1]])
+    set_params(clean={"scorers": lines, "drop_repeated_targets": True})
+    assert stage_here("clean").returncode == 0
+    dropped = read_json(Path("data/clean/report.json"))["dropped"]
+    assert (dropped["below_threshold_1"] <= half, dropped["below_threshold_2"], dropped["repeated_target"]) == (True, 0, 1)
 
 
 def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:

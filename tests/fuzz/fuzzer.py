@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer_core.errors import UserError
 
@@ -52,14 +51,6 @@ class Reader:
 
     read: Read
     examples: Callable[[], Sequence[bytes]]
-
-
-class Finding(NamedTuple):
-    """An input that a reader neither took nor refused properly: its number, and what happened."""
-
-    number: int
-    fault: str
-    trace: str
 
 
 def mutated(examples: Sequence[bytes], number: int, seed: int) -> bytes:
@@ -103,21 +94,21 @@ def _mutate(data: bytearray, draw: random.Random, examples: Sequence[bytes]) -> 
             data[place:place] = draw.choice((_LAUGHS, draw.randbytes(draw.choice((1, 16, 200)))))
 
 
-def run(reader: Reader, numbers: range, seed: int, folder: Path) -> list[Finding]:
-    """Read inputs of these numbers, each in the folder, which is emptied before."""
+def check(reader: Reader, numbers: range, seed: int, folder: Path) -> None:
+    """Read inputs of these numbers, each in the folder, which is emptied before; fail with those that are neither taken nor refused."""
     examples, findings = reader.examples(), []
     with contextlib.chdir(folder), contextlib.ExitStack() as bounds:
         _fault(reader.read, examples[0], folder, is_example=True)  # What it imports can be large, and is none of an input's.
         bounds.enter_context(_memory_bound())
         for number in numbers:
             _empty(folder)
-            fault = _fault(reader.read, mutated(examples, number, seed), folder, is_example=number < len(examples))
-            findings += [Finding(number, *fault)] if fault else []
-    return findings
+            if fault := _fault(reader.read, mutated(examples, number, seed), folder, is_example=number < len(examples)):
+                findings.append(f"input {number}: {fault}")
+    assert not findings, "\n".join(findings)
 
 
-def _fault(read: Read, data: bytes, folder: Path, is_example: bool) -> tuple[str, str] | None:
-    """Return what is wrong with a reader's answer to an input, and the trace of it."""
+def _fault(read: Read, data: bytes, folder: Path, is_example: bool) -> str | None:
+    """Return what is wrong with a reader's answer to an input."""
     printed = io.StringIO()
     try:
         with _time_bound(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -125,16 +116,15 @@ def _fault(read: Read, data: bytes, folder: Path, is_example: bool) -> tuple[str
     except UserError as error:
         text = str(error)
         if is_example:
-            return "an example is refused", text
+            return f"an example is refused: {text}"
         if not error.message.strip() or len(text) > _LONGEST_MESSAGE:
-            return f"a message of {len(text):,} characters", text[:_LONGEST_MESSAGE]
+            return f"a message of {len(text):,} characters: {text[:_LONGEST_MESSAGE]}"
         if not all(line.strip() and line.isprintable() for line in text.split("\n")):  # A file of many faults has many lines.
-            return "a message with control characters or an empty line", repr(text)
+            return f"a message with control characters or an empty line: {text!r}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__} in {Path(last.filename).name}:{last.lineno}", traceback.format_exc()
+    except BaseException:
+        return traceback.format_exc()
     return None
 
 

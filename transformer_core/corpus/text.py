@@ -7,7 +7,7 @@ With them, one side would have more lines than the other, and every pair after t
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
@@ -34,7 +34,7 @@ _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code
 # Soft hyphen, zero-width space, direction marks, word joiner and invisible operators, byte order mark. Not U+200C and U+200D: Persian and
 # Indic spelling and compound emoji need them.
 _INVISIBLE = [0xAD, 0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
-_REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
+_REMOVED: dict[int, str | None] = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 # First words of the names of letters in Unicode, of scripts that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
@@ -53,14 +53,8 @@ class Pair(NamedTuple, Generic[AnyStr]):
     target: AnyStr
 
 
-def _as_windows_1252(text: str) -> str:
-    """Replace C1 control characters by the Windows-1252 characters of the same code."""
-    return text if text.isprintable() else text.translate(_WINDOWS_1252)
-
-
-def _without_controls(text: str) -> str:
-    """Remove control characters and characters without width, but no white space."""
-    return text if text.isprintable() else text.translate(_REMOVED)
+def _replaced(characters: Mapping[int, str | None], text: str) -> str:
+    return text if text.isprintable() else text.translate(characters)
 
 
 @cache
@@ -95,8 +89,8 @@ def with_single_spaces(text: str) -> str:
 # Name and function of each repair. In this order a second pass changes nothing: a character between a letter and its accent is removed
 # before composition, and spaces that composition makes (U+2000 becomes U+2002) are replaced after it.
 REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("mojibake", _as_windows_1252),
-    ("control_characters", _without_controls),
+    ("mojibake", partial(_replaced, _WINDOWS_1252)),
+    ("control_characters", partial(_replaced, _REMOVED)),
     ("unicode_form", partial(unicodedata.normalize, "NFC")),
     ("white_space", with_single_spaces),
 )
@@ -115,10 +109,7 @@ def normalise(text: str, counts: Counter[str] | None = None) -> str:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, compressed (.gz, .xz) or not, as bytes without their "\\n"; the last line may have none.
-
-    Raises `UserError` (65): as `decompressed`.
-    """
+    """Yield the lines of a file as bytes without their "\\n"; the last line may have none. Raises `UserError` (65): as `decompressed`."""
     with decompressed(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
@@ -160,6 +151,11 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
         f"{source_path}: {source_lines:,} lines, but {target_path} has {target_lines:,}",
         'Line i of one must translate line i of the other; lines end at "\\n" only.',
     )
+
+
+def read_raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
+    """Yield the sentence pairs of two aligned files, as `read_raw_lines` and `aligned` do."""
+    return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:

@@ -6,7 +6,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.config import Clean
+from transformer_core.config import PARAMS_FILE, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, rules
+from transformer_core.corpus.cleaning.rules import EvaluationSide, Rule, digests_of, repeated, repeats, rules
 from transformer_core.corpus.placeholders import masked, strings_in, with_symbols
 from transformer_core.corpus.text import (
     PAIR_PARTS,
@@ -36,7 +36,7 @@ from transformer_core.corpus.text import (
     write_lines,
     write_pairs,
 )
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
 from transformer_core.tasks import Task, task_of
@@ -47,7 +47,6 @@ EXAMPLES = 5
 # Longer sentences are counted as having this length, so that a length fits in a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
-_ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
 # Source and target language; and of consecutive pairs these and their number.
 Direction = tuple[str, str]
@@ -65,24 +64,23 @@ def clean_corpus(
     source: str,
     target: str,
     settings: Clean,
-    workers: int | None = None,
+    workers: int | str | None = None,
     scored: Mapping[str, Drops] | None = None,
     tags: Collection[str] = (),
     directions: Mapping[str, Directions] | None = None,
+    part_of_rule: Mapping[str, str] | None = None,
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
-
-    Where models learn symbols in place of the target (`Task.to_symbols`), it becomes its symbols after all rules have been applied.
 
     Args:
         scored: rules by scores, which are applied last, by name.
         tags: symbols before source sentences; the rules for one pair and `scored` look at a sentence without its tags.
-        directions: by split, the directions of its pairs, if `source` and `target` are no languages. Each pair is held to the rules for its
-            own, and is compared with the held-out sentences of all.
+        directions: by split, the directions of its pairs, if `source` and `target` are no languages. Each pair is held to the rules for
+            its own, and is compared with the held-out sentences of all.
+        part_of_rule: the part of the training text (`PAIR_PARTS`) whose pairs alone a rule of `scored` looks at, by the rule's name.
 
-    Raises:
-        UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
-            that has no symbols where it should have some, or no training pair left.
+    Raises `UserError` (65): a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target that has no
+    symbols (`Task.to_symbols`), or no training pair left.
     """
     held_out = [split for split in splits_of(raw, f".{source}") if split != "train"]
     task = task_of(target)
@@ -93,9 +91,8 @@ def clean_corpus(
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
         sides[target] = replace(sides[target], scripts=sides[source].scripts | sides[target].scripts)
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
-    work = _Work(settings, *paths, sides, medians, of_pairs["train"], task, frozenset(tags))
-    names = dict.fromkeys(chain.from_iterable(work.rules_for(direction) for direction in of_pairs["train"].all))
-    train = _Train(folder, source, target, settings, raw, names, scored or {}, tags)
+    work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags))
+    train = _Train(folder, work, scored or {}, part_of_rule or {})
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -136,6 +133,30 @@ def worst(share: float, scores: PairScores) -> Drops:
         order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
         dropped = np.zeros(len(order), np.bool_)
         dropped[order[len(order) - int(share * len(order)) :]] = True
+        return dropped
+
+    return drops
+
+
+def below(threshold: float, scores: PairScores) -> Drops:
+    """Return the rule that drops the pairs with a score below a threshold."""
+    return lambda pairs: np.fromiter((score < threshold for score in scores(pairs)), np.bool_)
+
+
+def repeated_targets(scores: PairScores) -> Drops:
+    """Return the rule that drops the pairs whose target another one has with a lower score; among equals the later."""
+
+    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+        digests = [np.zeros(0, np.uint64)]
+
+        def noted() -> Iterator[Pair[str]]:
+            for pair in pairs:
+                digests.append(digests_of([pair.target]))
+                yield pair
+
+        order = np.argsort(np.fromiter(scores(noted()), np.float64), kind="stable")
+        dropped = np.zeros(len(order), np.bool_)
+        dropped[order] = repeated(np.concatenate(digests)[order])
         return dropped
 
     return drops
@@ -213,7 +234,8 @@ class _Tally:
         """Keep a pair as an example if there are fewer than `EXAMPLES`."""
         examples = self.examples.setdefault(rule, [])
         if len(examples) < EXAMPLES:
-            examples.append((_as_example(pair[0]), _as_example(pair[1])))
+            source, target = (text if len(text) <= _EXAMPLE_CHARACTERS else f"{text[: _EXAMPLE_CHARACTERS - 1]}…" for text in pair)
+            examples.append((source, target))
 
     def add(self, other: "_Tally") -> None:
         """Add the counts and examples of later pairs."""
@@ -226,14 +248,8 @@ class _Tally:
 
 @dataclass
 class _Part:
-    """The result for a chunk.
-
-    Attributes:
-        words: (pairs, 2) number of words, at most `LONGEST_COUNTED`.
-        kept: (pairs,) whether all rules for one pair keep it.
-        text: the kept lines of source and target.
-        digests: those of the kept pairs, by each rule that drops repeats.
-    """
+    """The result for a chunk: words of each pair (pairs, 2), at most `LONGEST_COUNTED`; whether all rules for one pair keep it (pairs,);
+    the kept lines of both sides; and the digests of kept pairs by each rule that drops repeats."""
 
     words: NDArray[np.uint8]
     kept: NDArray[np.bool_]
@@ -247,8 +263,7 @@ class _Work:
     """The function that workers apply to a chunk of the training pairs."""
 
     settings: Clean
-    source_path: Path
-    target_path: Path
+    paths: tuple[Path, Path]
     sides: Mapping[str, EvaluationSide]
     medians: Mapping[Direction, float]
     directions: _DirectionOfPairs
@@ -276,27 +291,24 @@ class _Work:
             rule = next((name for name, drops in own.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
-                kept.append(_learnt(pair, self.task, self.target_path, chunk.first + index))
+                kept.append(_learnt(pair, self.task, self.paths[1], chunk.first + index))
             else:
                 part.tally.drop(rule, pair)
         part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
         both = [f"{pair.source}\n{pair.target}" for pair in kept]
-        if self.settings.drop_duplicates:
-            part.digests["duplicate"] = digests_of(both)
-        if self.settings.drop_case_duplicates:
-            part.digests["case_duplicate"] = digests_of(map(str.casefold, both))
+        part.digests = {rule: digests_of(map(form, both)) for rule, form in repeats(self.settings).items()}
         return part
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
         remedy = "Re-encode the file or set clean.on_invalid_utf8: drop."
         try:
-            source = decode_line(pair.source, self.source_path, number, remedy)
-            target = decode_line(pair.target, self.target_path, number, remedy)
+            source = decode_line(pair.source, self.paths[0], number, remedy)
+            target = decode_line(pair.target, self.paths[1], number, remedy)
         except UserError:
             if self.settings.on_invalid_utf8 == "stop":
                 raise
-            tally.drop(INVALID_UTF8, Pair(pair.source.decode(errors="replace"), pair.target.decode(errors="replace")))
+            tally.drop(INVALID_UTF8, Pair(*(line.decode(errors="replace") for line in pair)))
             return None
         return Pair(normalise(source, tally.repaired), normalise(target, tally.repaired))
 
@@ -304,96 +316,88 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(
-        self,
-        folder: Path,
-        source: str,
-        target: str,
-        settings: Clean,
-        raw: Path,
-        for_one_pair: Iterable[str],
-        scored: Mapping[str, Drops],
-        tags: Collection[str],
-    ) -> None:
-        self._raw, self._folder = raw, folder
-        self._languages = source, target
-        self._paths = [folder / f"train.{language}" for language in self._languages]
-        self._all = [folder / f"{language}.parts" for language in self._languages]
+    def __init__(self, folder: Path, work: _Work, scored: Mapping[str, Drops], part_of_rule: Mapping[str, str]) -> None:
+        self._work, self._scored, self._part_of_rule = work, scored, part_of_rule
+        self._paths = [folder / path.name for path in work.paths]
+        self._all = [folder / f"{path.name}.all" for path in work.paths]
         self._files = [path.open("wb") for path in self._all]
-        # In the order in which they are applied; a pair counts for the first rule.
-        repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
-        self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
-        invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._scored, self._tags = scored, tags
-        self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
+        self._parts = [work(Chunk(1, [], []))]
         self._tally = _Tally()
-        self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
-        self._words = [np.zeros((0, 2), np.uint8)]
-        self._kept = [np.zeros(0, np.bool_)]
 
     def add(self, part: _Part) -> None:
         """Add the next part."""
         for file, text in zip(self._files, part.text, strict=True):
             file.write(text)
-        for name, digests in part.digests.items():
-            self._digests[name].append(digests)
-        self._lengths += _histograms(part.words)
-        self._words.append(part.words[part.kept])
-        self._kept.append(part.kept)
         self._tally.add(part.tally)
+        self._parts.append(replace(part, text=(b"", b""), tally=_Tally()))
 
     def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
         """Write the text without its repeats and its worst pairs, and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
-        words = np.concatenate(self._words)
-        self._words.clear()
-        left = np.ones(len(words), np.bool_)
-        for name, parts in self._digests.items():
-            found = repeated(np.concatenate(parts)) & left
-            left &= ~found
-            self._tally.dropped[name] = int(found.sum())
-            self._show(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+        work, languages = self._work, [path.suffix.removeprefix(".") for path in self._paths]
+        words, kept = (np.concatenate([getattr(part, name) for part in self._parts]) for name in ("words", "kept"))
+        left = np.ones(np.count_nonzero(kept), np.bool_)
+        # The rules in the order in which they are applied; a pair counts for the first.
+        invalid = [INVALID_UTF8] if work.settings.on_invalid_utf8 == "drop" else []
+        for_one_pair = dict.fromkeys(chain.from_iterable(map(work.rules_for, work.directions.all)))
+        for name in repeats(work.settings):
+            self._drop(name, repeated(np.concatenate([part.digests[name] for part in self._parts])), left)
         for name, drops in self._scored.items():
-            pairs = compress(read_pairs(*self._all), left)
-            bad = np.flatnonzero(left)[drops(Pair(without_tag(pair.source, self._tags), pair.target) for pair in pairs)]
-            left[bad] = False
-            self._tally.dropped[name] = len(bad)
-            self._show(name, bad[:EXAMPLES].tolist())
-        times = self._times(left)
+            scored = left & self._of_part(self._part_of_rule.get(name), kept)
+            pairs = compress(read_pairs(*self._all), scored)
+            found = np.zeros(len(left), np.bool_)
+            found[scored] = drops(Pair(without_tag(pair.source, work.tags), pair.target) for pair in pairs)
+            self._drop(name, found, left)
+        times = self._times(left, kept)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
                 file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
-        if (names := self._raw / PAIR_PARTS).exists():
-            kept = compress(read_lines(names), np.concatenate(self._kept))
-            write_lines(self._folder / PAIR_PARTS, chain.from_iterable(map(repeat, kept, times.tolist())))
+        if (names := work.paths[0].with_name(PAIR_PARTS)).exists():
+            of_kept = compress(read_lines(names), kept)
+            write_lines(self._paths[0].with_name(PAIR_PARTS), chain.from_iterable(map(repeat, of_kept, times.tolist())))
         return CleaningReport(
-            pairs_in=int(self._lengths[0].sum()),
-            dropped={rule: self._tally.dropped[rule] for rule in self._rules},
+            pairs_in=len(kept),
+            dropped={rule: self._tally.dropped[rule] for rule in (*invalid, *for_one_pair, *repeats(work.settings), *self._scored)},
             repaired=_by_repair(self._tally.repaired),
             by_weights=int(times.sum() - left.sum()),
             pairs_out=int(times.sum()),
             examples=self._tally.examples,
-            lengths_in=dict(zip(self._languages, self._lengths.tolist(), strict=True)),
-            lengths_out=dict(zip(self._languages, _histograms(np.repeat(words, times, axis=0)).tolist(), strict=True)),
+            lengths_in=dict(zip(languages, _histograms(words), strict=True)),
+            lengths_out=dict(zip(languages, _histograms(np.repeat(words[kept], times, axis=0)), strict=True)),
             splits=splits,
         )
 
-    def _times(self, left: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _drop(self, rule: str, found: NDArray[np.bool_], left: NDArray[np.bool_]) -> None:
+        """Drop those of the pairs that are left which a rule has found, and keep some as examples."""
+        found &= left
+        left &= ~found
+        self._tally.dropped[rule] = int(found.sum())
+        if found.any():
+            for pair in islice(compress(read_pairs(*self._all), found), EXAMPLES):
+                self._tally.show(rule, pair)
+
+    def _of_part(self, part: str | None, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of the kept pairs are of a part of the training text, or all. Raises `UserError` (78): it has no such part."""
+        if part is None:
+            return np.ones(np.count_nonzero(kept), np.bool_)
+        names = self._work.paths[0].with_name(PAIR_PARTS)
+        of_kept = compress(read_lines(names), kept) if names.exists() else ()
+        found = np.fromiter((name == part for name in of_kept), np.bool_)
+        if not found.any():
+            remedy = "Give its sources a `name` (corpora/README.md), or correct `part`."
+            raise configuration_error(f"{PARAMS_FILE}: clean.scorers: the training pairs have no part {part!r}", remedy)
+        return found
+
+    def _times(self, left: NDArray[np.bool_], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""
         times = left.astype(np.int64)
-        if (given := self._raw / PAIR_WEIGHTS).exists():
-            weights = np.loadtxt(given, ndmin=1)[np.concatenate(self._kept)]
+        if (given := self._work.paths[0].with_name(PAIR_WEIGHTS)).exists():
+            weights = np.loadtxt(given, ndmin=1)[kept]
             # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
-
-    def _show(self, rule: str, numbers: list[int]) -> None:
-        """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""
-        for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1 if numbers else 0)):
-            if number in numbers:
-                self._tally.show(rule, pair)
 
 
 def _learnt(pair: Pair[str], task: Task, path: Path, number: int) -> Pair[str]:
@@ -401,18 +405,10 @@ def _learnt(pair: Pair[str], task: Task, path: Path, number: int) -> Pair[str]:
     return Pair(pair.source, task.to_symbols(pair, path, number)) if task.to_symbols else pair
 
 
-def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _histograms(words: NDArray[np.uint8]) -> list[list[int]]:
     """Count the sentences of each side by their words: (2, LONGEST_COUNTED + 1) from (pairs, 2)."""
-    counted = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
-    for start in range(0, len(words), _ROWS_AT_ONCE):
-        for side, some in enumerate(words[start : start + _ROWS_AT_ONCE].T):
-            counted[side] += np.bincount(some, minlength=LONGEST_COUNTED + 1)
-    return counted
+    return [np.bincount(side, minlength=LONGEST_COUNTED + 1).tolist() for side in words.T]
 
 
 def _by_repair(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name, _ in REPAIRS}
-
-
-def _as_example(text: str) -> str:
-    return text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"

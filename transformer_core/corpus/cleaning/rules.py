@@ -1,6 +1,7 @@
 """The rules that drop training pairs: rules for one pair alone, and repeats."""
 
 import hashlib
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from transformer_core.corpus.text import Pair
 from transformer_core.errors import configuration_error
 from transformer_core.tasks import is_language, without_region
 
+REPEATED_TARGET = "repeated_target"
 _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 # The ratio of shorter sentences says little: a greeting of three characters may be translated by twelve.
@@ -77,6 +79,27 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide, media
     if settings.drop_overlap:
         chosen["overlap"] = lambda pair, _: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
+
+
+def repeats(settings: Clean) -> dict[str, Callable[[str], str]]:
+    """Return, by name, the rules that drop repeats: the form of a pair, two lines, in which it equals an earlier one."""
+    chosen: dict[str, Callable[[str], str]] = {}
+    if settings.drop_duplicates:
+        chosen["duplicate"] = str
+    if settings.drop_case_duplicates:
+        chosen["case_duplicate"] = str.casefold
+    if settings.drop_near_duplicates:
+        chosen["near_duplicate"] = _plain
+    if settings.drop_repeated_targets and not settings.score_by and all(scorer.part for scorer in settings.scorers):
+        chosen[REPEATED_TARGET] = lambda both: both.partition("\n")[2]
+    return chosen
+
+
+def _plain(both: str) -> str:
+    """Return a pair without case, punctuation and spaces, with 0 for each number; as it is if nothing is left."""
+    kept = (letter for letter in _folded(both) if letter == "\n" or unicodedata.category(letter)[0] in "LMN")
+    plain = re.sub(r"\d+", "0", "".join(kept))
+    return both if plain == "\n" else plain
 
 
 def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:

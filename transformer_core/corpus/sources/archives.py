@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from transformer_core.compressed import DAMAGED, most_bytes, open_decompressed, too_large
+from transformer_core.compressed import DAMAGED, ZIP_MARK, decompressed, most_bytes, open_bytes, too_large
 from transformer_core.errors import UserError, first_line
 
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
@@ -29,8 +29,19 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     Links and devices in it count as no members. Raises `UserError` (65): the archive is damaged, encrypted, neither tar nor zip, or larger
     than the bound for its size, or a pattern matches no member or several.
     """
+    paths = []
     with _members_of(archive) as members:
-        return _extract(archive, members, patterns, folder)
+        for index, pattern in enumerate(patterns):
+            matches = [member for member in members if fnmatch.fnmatch(member[0], pattern)]
+            if len(matches) != 1:
+                raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
+            name, opened = matches[0]
+            paths.append(folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}")
+            content = opened()
+            assert content is not None  # `members` are regular files.
+            with paths[-1].open("wb") as file, content:
+                shutil.copyfileobj(content, file)
+    return paths
 
 
 def names_in(archive: Path) -> list[str]:
@@ -41,18 +52,19 @@ def names_in(archive: Path) -> list[str]:
 
 @contextmanager
 def _members_of(archive: Path) -> Iterator[list[_Member]]:
-    most = most_bytes(archive)
+    with open_bytes(archive) as file:
+        is_zip = file.read(len(ZIP_MARK)) == ZIP_MARK
     files: Iterable[tuple[_Member, int | None]]
     try:
-        if zipfile.is_zipfile(archive):
+        if is_zip:
             with zipfile.ZipFile(archive) as zipped:
                 files = (((entry.filename, partial(zipped.open, entry)), _size_in_zip(entry)) for entry in zipped.infolist())
-                yield _within(files, archive, most)
+                yield _within(files, archive)
                 return
         # Within the bound for its size: tarfile reads some headers at any length.
-        with open_decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
+        with decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
             files = (((entry.name, partial(tarred.extractfile, entry)), entry.size if entry.isfile() else None) for entry in tarred)
-            yield _within(files, archive, most)
+            yield _within(files, archive)
             while stream.read(1 << 20):
                 pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
     except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
@@ -74,28 +86,12 @@ def _size_in_zip(member: zipfile.ZipInfo) -> int | None:
     return member.file_size if kind in (0, stat.S_IFREG) and not member.is_dir() else None
 
 
-def _within(files: Iterable[tuple[_Member, int | None]], archive: Path, most: int) -> list[_Member]:
-    """Return the members with a size. Raises `UserError` (65) as soon as their sizes exceed `most` together."""
-    members, total = [], 0
+def _within(files: Iterable[tuple[_Member, int | None]], archive: Path) -> list[_Member]:
+    """Return the members with a size. Raises `UserError` (65) as soon as their sizes exceed the archive's bound together."""
+    members, total, most = [], 0, most_bytes(archive)
     for member, size in files:
         total += size or 0
         if total > most:
             raise too_large(archive, most)
         members += [] if size is None else [member]
     return members
-
-
-def _extract(archive: Path, members: list[_Member], patterns: Iterable[str], folder: Path) -> list[Path]:
-    paths = []
-    for index, pattern in enumerate(patterns):
-        matches = [member for member in members if fnmatch.fnmatch(member[0], pattern)]
-        if len(matches) != 1:
-            raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
-        name, opened = matches[0]
-        path = folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}"
-        content = opened()
-        assert content is not None  # `members` are regular files.
-        with path.open("wb") as file, content:
-            shutil.copyfileobj(content, file)
-        paths.append(path)
-    return paths

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
@@ -27,8 +27,7 @@ class Sum:
     given_in: str = "the catalogue entry"
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(NamedTuple):
     """A local file and its SHA-256, which was compared with the expected sum if there is one."""
 
     path: Path
@@ -61,9 +60,8 @@ class Fetcher:
     def fetch(self, url: str, published: Sum | None = None) -> Fetched:
         """Return the file at `url`.
 
-        Raises:
-            UserError: exit code 65 for a sum other than the published or the locked one; 69 and 78 as `download`; 78 also if the lock is
-                not valid.
+        Raises `UserError`: 65 for a sum other than the published or the locked one; 69 and 78 as `download`; 78 also if the lock is not
+        valid.
         """
         address, folder = without_logins(url), (self.mirror or Path("MIRROR")) / self.corpus
         expected = published or self._locked(address)

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transformer_core.compressed import open_bytes, without_packing
+from transformer_core.compressed import ZIP_MARK, open_bytes, without_packing
 from transformer_core.corpus.sources import markup, tables
 from transformer_core.corpus.sources.archives import names_in, unpack
 from transformer_core.corpus.text import Pair, aligned
@@ -37,36 +37,30 @@ class Side:
 def file_pairs(
     source: Side, target: Side, scratch: Callable[[], AbstractContextManager[str]] = TemporaryDirectory
 ) -> Iterator[Pair[bytes]]:
-    """Yield the pairs of two sides, each line without its end; a line feed in a cell becomes a space.
+    """Yield the pairs of two sides, each line without its end; a line feed in a cell becomes a space. `scratch` makes a folder for members.
 
-    Args:
-        scratch: makes a folder to unpack members in.
-
-    Raises:
-        UserError: exit code 65; a damaged file, a missing cell, or sides of unequal length, after the shorter one has ended. 78: the column
-            of a language cannot be told.
+    Raises `UserError`: 65, a damaged file, a missing cell, or sides of unequal length, after the shorter one has ended; 78, the column of a
+    language cannot be told.
     """
-    with ExitStack() as stack:
-        if source.member or target.member:
-            source, target = stack.enter_context(unpacked((source, target), scratch))
-        if source.path == target.path:
-            yield from (Pair(*pair) for pair in _sentences(source.path, (source, target)))
-        else:
-            yield from aligned(file_lines(source), file_lines(target), source.path, target.path)
+    if source.member or target.member:
+        with scratch() as folder:
+            first = _unpacked(source, Path(folder, "1", source.path.name))
+            same = (source.path, source.member) == (target.path, target.member)
+            second = replace(target, path=first.path, member=None) if same else _unpacked(target, Path(folder, "2", target.path.name))
+            yield from file_pairs(first, second)
+    elif source.path == target.path:
+        yield from (Pair(*pair) for pair in _sentences(source.path, (source, target)))
+    else:
+        yield from aligned(file_lines(source), file_lines(target), source.path, target.path)
 
 
-@contextmanager
-def unpacked(sides: Sequence[Side], scratch: Callable[[], AbstractContextManager[str]] = TemporaryDirectory) -> Iterator[list[Side]]:
-    """Unpack the members of archives into a folder that `scratch` makes."""
-    with scratch() as folder:
-        paths: dict[Side, Path] = {}
-        for side in sides:
-            member = Side(side.path, member=side.member)
-            if side.member and member not in paths:
-                inside = Path(folder, str(len(paths)), side.path.name)  # For messages.
-                inside.mkdir(parents=True)
-                (paths[member],) = unpack(side.path, [side.member], inside)
-        yield [replace(side, path=paths.get(Side(side.path, member=side.member), side.path), member=None) for side in sides]
+def _unpacked(side: Side, folder: Path) -> Side:
+    """Return a side whose member of an archive is unpacked in a folder, which has the archive's name for messages."""
+    if side.member is None:
+        return side
+    folder.mkdir(parents=True)
+    (path,) = unpack(side.path, [side.member], folder)
+    return replace(side, path=path, member=None)
 
 
 def file_lines(side: Side) -> Iterator[bytes]:
@@ -97,7 +91,7 @@ def form_of(path: Path, *, is_table: bool = False) -> str:
         mark = file.read(4)
     if mark in (b"PAR1", b"\xff\xff\xff\xff"):
         return tables.COLUMNAR
-    if mark == b"PK\x03\x04":
+    if mark == ZIP_MARK:
         return tables.XLSX if "xl/workbook.xml" in names_in(path) else ARCHIVE
     if mark == b"\xd0\xcf\x11\xe0":
         raise UserError(f"{path}: an old Excel file", "Save it as .xlsx or CSV.")

@@ -20,13 +20,7 @@ def held_out(pairs: Callable[[], Iterable[Pair[bytes]]], sizes: Mapping[str, int
     """Choose as many pairs for each split as `sizes` says, with different source sentences, in the order of the text.
 
     Those are chosen whose source sentences have the lowest hashes, whatever the order of the text; at most so many hashes are in memory.
-
-    Args:
-        pairs: called twice; the pairs of the text.
-        where: the text's file, for the message.
-
-    Raises:
-        UserError: exit code 65; no sentence would be left to train on.
+    `pairs` is called twice. Raises `UserError` (65), with the text's file `where`: no sentence would be left to train on.
     """
     wanted = sum(sizes.values())
     lowest: set[bytes] = set()

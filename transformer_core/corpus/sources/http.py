@@ -30,15 +30,11 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
     """Download the file at `url` to `path`.
 
     An incomplete file is kept as NAME.part, and its version (ETag or time) in NAME.version. The next try, also in a later call, requests
-    the rest of that version. The server sends the whole file if its version is another by now, or if it has no versions or no ranges.
+    the rest of that version. The server sends the whole file if its version is another by now, or if it has no versions or no ranges. The
+    pause after a failed try is doubled after each further one that brings no new bytes, and varied by half. `otherwise` ends remedies.
 
-    Args:
-        pause_seconds: pause after a failed try, doubled after each further one that brings no new bytes, and varied by half.
-        otherwise: what to do without the network, the second half of remedies.
-
-    Raises:
-        UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
-            refuses the request, or if the address, a redirection, the proxy or the certificates cannot be used.
+    Raises `UserError`: 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server refuses
+    the request, or if the address, a redirection, the proxy or the certificates cannot be used.
     """
     part, version = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.version")
     most, failures = 0, 0

@@ -26,6 +26,7 @@ _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
 _MOST_DESCRIBED = 100_000
+_NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ._-]\w+)?")
 _SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
@@ -49,26 +50,19 @@ def new_entry(
     valid: int | Sequence[Path] | None = None,
     test: int | Sequence[Path] | None = None,
 ) -> Path:
-    """Check aligned files, and write corpora/NAME.yaml with their sums; held-out pairs are copied to files beside it.
-
-    Rule `clean.drop_overlap` keeps these pairs out of the training.
+    """Check aligned files, and write corpora/NAME.yaml with their sums, return its path; held-out pairs are copied to files beside it.
 
     Args:
         name: an entry of that name is replaced (see `check_unused`).
         source_file: a file that `formats.form_of` knows, an archive with one or two such files, or a folder of a saved dataset.
         target_file: its translation, line by line; None or the same file if that holds both languages.
         source: the column of the source in all files (see `formats.Side`). `target` likewise.
-        source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); a region is left out, de_DE is de.
-            `target_language` likewise.
-        valid: one or two files of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
+        source_language: None takes it from the file's suffix (`corpus.en.gz`); a region is left out, de_DE is de. `target_language`
             likewise.
+        valid: one or two files, or the number of pairs held out; None is a tenth of all, at most 1,000. `test` likewise.
 
-    Returns:
-        The entry's path.
-
-    Raises:
-        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable. 78;
-            the name or a language is invalid or missing, or which columns hold the text cannot be told. Nothing is then written.
+    Raises `UserError`: 65, a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable; 78, the name
+    or a language is invalid or missing, or which columns hold the text cannot be told. Nothing is then written.
     """
     path = _path_of(name)
     files = [source_file, target_file or source_file]
@@ -84,18 +78,18 @@ def new_entry(
     size = _measure(train)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits = {"train": _sources(train, path.parent)}
-    sizes = {split: wanted or tenth for split, wanted in (("valid", valid), ("test", test)) if wanted is None or isinstance(wanted, int)}
-    chosen = held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}
+    sizes: dict[str, int] = {}
     for split, wanted in (("valid", valid), ("test", test)):
-        if split in sizes:
-            splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
-        elif isinstance(wanted, Sequence):
+        if isinstance(wanted, Sequence):
             sides = _sides(languages, [wanted[0], wanted[-1]], (source, target))
             _measure(sides)
             splits[split] = _sources(sides, path.parent)
+        else:
+            sizes[split] = wanted or tenth
+            splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
     entry = {"name": name, "languages": languages, "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
-    for split, pairs in chosen.items():
+    for split, pairs in (held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}).items():
         left, right = (Side(path.with_name(f"{name}.{split}.{language}"), language) for language in languages)
         write_pairs(left.path, right.path, pairs)
         splits[split] = _sources([(left, right)], path.parent)
@@ -133,6 +127,9 @@ def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
 def described(entry: Path) -> Iterator[str]:
     """Yield lines on an entry's local text, of a large one on pairs at even distances. Raises `UserError` (65): a file is damaged."""
     loaded = load_entry(entry)
+    names = [all(map(_NAME_OF_COLUMN.fullmatch, pair)) for pair in islice(training_pairs(entry), 2)]
+    if names == [True, False]:
+        yield "The first pair looks like the names of columns: if it is, set --source and --target to them, or remove the row."
     step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
     if next(training_pairs(entry), None):
         others = {split: training_pairs(entry, split) for split in loaded.sources if split != "train"}
@@ -158,13 +155,9 @@ def _path_of(name: str) -> Path:
 def update_entry(name: str) -> tuple[Size | None, Size | None]:
     """Update corpora/NAME.yaml for changed local files: their sums, and the size. The rest of the entry stays as it is, with its comments.
 
-    Files of two languages are checked. The size is updated only if all training text is in `files`.
-
-    Returns:
-        The size before, None if the entry had none, and the size after, None if it was not measured.
-
-    Raises:
-        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file. Nothing is then written.
+    Files of two languages are checked. Returns the size before, None if the entry had none, and the size after, None if not all training
+    text is in `files`. Raises `UserError`: 65 as `new_entry`; 78, corpora/ has no such entry, or it names no local file. Nothing is then
+    written.
     """
     path = _path_of(name)
     if not path.is_file():

@@ -1,7 +1,7 @@
 """Translation memories (TMX) and XLIFF 1.2 and 2: sentences in several languages, marked up in XML."""
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -67,14 +67,9 @@ def _variants_of(unit: ElementTree.Element, languages: tuple[str, str]) -> _Vari
 
 def _text_in(variants: _Variants, language: str) -> str:
     """Return the text in a language, or else in a regional form of it; "" if there is none."""
-    regional = ""
-    for name, segment in variants:
-        tag = _tag(name)
-        if tag == language:
-            return _text_of(segment)
-        if tag.startswith(f"{language}-"):
-            regional = regional or _text_of(segment)
-    return regional
+    own = [segment for name, segment in variants if _tag(name) == language]
+    regional = (segment for name, segment in variants if _tag(name).startswith(f"{language}-"))
+    return next(filter(None, map(_text_of, chain(own[:1], regional))), "")
 
 
 def _tag(language: str) -> str:

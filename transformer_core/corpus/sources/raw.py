@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import ExitStack
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, read_raw_lines
+from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, read_raw_lines, write_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 from transformer_core.tasks import TARGETS
@@ -42,7 +42,9 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
         opened = [(part, _opened(*part, teachers)) for part in by_model]
         lines["train"] += _write_split(reader, "train", opened, folder, origins, "ab")
     _write_weights(lines["train"], entry.temperature, folder / PAIR_WEIGHTS)
-    _write_parts(lines["train"], folder / PAIR_PARTS)
+    if any(source.name for _, source, _ in lines["train"]):
+        names = (repeat(source.name or UNNAMED_PART, pairs) for _, source, pairs in lines["train"])
+        write_lines(folder / PAIR_PARTS, chain.from_iterable(names))
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
@@ -123,14 +125,4 @@ def _write_weights(lines: list[_Lines], temperature: float, file: Path) -> None:
     largest = max(sizes.values())
     weights = [source.weight * (sizes[direction] / largest) ** (1 / temperature - 1) if pairs else 1 for direction, source, pairs in lines]
     if any(weight != 1 for weight in weights):
-        with file.open("wb") as written:
-            for weight, (_, _, pairs) in zip(weights, lines, strict=True):
-                written.writelines(repeat(b"%.17g\n" % weight, pairs))
-
-
-def _write_parts(lines: list[_Lines], file: Path) -> None:
-    """Write the part of each pair, the name of its source, if any has one."""
-    if any(source.name for _, source, _ in lines):
-        with file.open("w", encoding="utf-8") as written:
-            for _, source, pairs in lines:
-                written.writelines(repeat(f"{source.name or UNNAMED_PART}\n", pairs))
+        write_lines(file, chain.from_iterable(repeat(f"{weight:.17g}", line[2]) for weight, line in zip(weights, lines, strict=True)))

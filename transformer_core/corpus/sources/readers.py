@@ -16,19 +16,14 @@ from transformer_core.corpus.sources.catalogue import Address, FoundEntry, Local
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import Side, file_pairs
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import Pair, aligned, read_raw_lines
+from transformer_core.corpus.text import Pair, read_raw_pairs
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 from transformer_core.tasks import TARGETS, TREES, tag_of, task_of
 
 
 @dataclass(frozen=True)
 class OpenedSource:
-    """The pairs of a source, which can be read once.
-
-    Attributes:
-        pairs: bytes as the source has them, not checked.
-        origins: names and sums of the files; the same on every machine.
-    """
+    """The pairs of a source as bytes, which can be read once; and names and sums of its files, the same on every machine."""
 
     pairs: Iterator[Pair[bytes]]
     origins: list[Origin]
@@ -36,13 +31,7 @@ class OpenedSource:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """A reader of the sources of an entry, in one direction.
-
-    Args:
-        source: source language; `target` likewise.
-        fetcher: the source of files that are not local.
-        tagged: whether the direction is one of several in a model.
-    """
+    """A reader of the sources of an entry, from one language to another; `tagged` if that is one of several directions in a model."""
 
     found: FoundEntry
     source: str
@@ -51,21 +40,14 @@ class SourceReader:
     tagged: bool = False
 
     def open(self, wanted: Source) -> OpenedSource:
-        """Open a source. Files that are not local are fetched before this returns.
+        """Open a source of any kind but `translated`. Files that are not local are fetched before this returns.
 
         Raises `UserError`: 65 for a missing file or a wrong sum; 69 and 78 as `Fetcher.fetch`; 78 also for a name or language that mtdata
         or sacreBLEU does not have. Iteration raises it (65) for sides of unequal length and for damaged files.
         """
-        if wanted.files is not None:
-            return self._open_files(wanted.files)
-        if wanted.https is not None:
-            return self._open_https(wanted.https)
-        if wanted.mtdata is not None:
-            return self._open_mtdata(wanted.mtdata)
-        if wanted.sacrebleu is not None:
-            return self._open_sacrebleu(wanted.sacrebleu)
-        assert wanted.trees is not None  # `TranslatedSource` opens those of the last kind.
-        return self._open_trees(wanted.trees)
+        (kind,) = wanted.kinds
+        opened: OpenedSource = getattr(self, f"_open_{kind}")(getattr(wanted, kind))
+        return opened
 
     @property
     def direction(self) -> tuple[str, str]:
@@ -120,7 +102,7 @@ class SourceReader:
             again = f"To fetch the files again, remove {self.fetcher.downloads / self.fetcher.corpus}."
             raise UserError(error.message, f"{error.remedy} {again}", error.exit_code) from None
 
-    def _pairs(self, parts: Sequence[Part], paths: list[Path]) -> Iterator[Pair[bytes]]:
+    def _pairs(self, parts: Sequence[Part], paths: Iterable[Path]) -> Iterator[Pair[bytes]]:
         source, target = map(side_of, parts, paths, self.direction)
         return file_pairs(source, target, self.fetcher.scratch)
 
@@ -142,8 +124,8 @@ class SourceReader:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
         urls, digests = dataset.data or [], dataset.md5 or []
         fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
-        archives = [file.path.resolve().as_uri() for file in fetched]
-        return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
+        pairs = _pairs_of_sacrebleu(dataset, [file.path for file in fetched], language_pair, self.fetcher)
+        return OpenedSource(pairs, _origins(urls, fetched, sacrebleu=name))
 
     def _tree_files(self, pattern: str) -> list[Path]:
         for root in (self.found.path.parent, self.found.folder):
@@ -230,7 +212,7 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
         # Texts and tables are read here, because mtdata's parser would replace invalid UTF-8 without an error.
         pairs: Iterable[Pair[bytes]]
         if form in ("txt", "txt.gz", "txt.xz") and len(files) == 2:
-            pairs = _raw_pairs(*files)
+            pairs = read_raw_pairs(*files)
         elif form.startswith("tsv") and len(columns) == 2:
             sides = [[Side(file, column=str(column + 1)) for column in columns] for file in files]
             pairs = chain.from_iterable(file_pairs(source, target) for source, target in sides)
@@ -238,10 +220,6 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
             pairs = _parsed_by_mtdata(entry, files)
         for pair in pairs:
             yield Pair(pair.target, pair.source) if swapped else pair
-
-
-def _raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
-    return aligned(read_raw_lines(source), read_raw_lines(target), source, target)
 
 
 def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
@@ -258,13 +236,13 @@ def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
         raise UserError(fault, "Get it again, or convert it to text and name that in the entry.") from None
 
 
-def _pairs_of_sacrebleu(dataset: Any, archives: list[str], language_pair: str, fetcher: Fetcher) -> Iterator[Pair[bytes]]:
+def _pairs_of_sacrebleu(dataset: Any, archives: list[Path], language_pair: str, fetcher: Fetcher) -> Iterator[Pair[bytes]]:
     """Yield the sentences and their first reference, as sacreBLEU extracts them from the fetched archives.
 
     sacreBLEU's own downloads are not used, because they take an incomplete file for a complete one and know no mirror.
     """
     with fetcher.scratch() as unpacked:
         here = copy.copy(dataset)
-        here.data, here._outdir, here._rawdir = archives, unpacked, str(Path(unpacked) / "raw")
+        here.data, here._outdir, here._rawdir = [path.resolve().as_uri() for path in archives], unpacked, str(Path(unpacked) / "raw")
         source, reference = here.get_source_file(language_pair), here.get_reference_files(language_pair)[0]
-        yield from _raw_pairs(Path(source), Path(reference))
+        yield from read_raw_pairs(Path(source), Path(reference))

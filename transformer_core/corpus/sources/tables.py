@@ -67,12 +67,9 @@ def lines_of(path: Path) -> Iterator[str]:
 def sentences(path: Path, form: str, columns: Sequence[str | None], languages: Sequence[str]) -> Iterator[list[bytes]]:
     """Yield the text of columns in each row of a table.
 
-    Args:
-        columns: number, from 1, or name, `translation.en` for a value in a value; None for those that the languages name.
-
-    Raises:
-        UserError: 65, as `decompressed`; also for a damaged table, a missing cell, or a cell that is no text. 78: names and number of the
-            columns do not tell which are meant.
+    Columns are numbers, from 1, or names, `translation.en` for a value in a value; None for those that the languages name. Raises
+    `UserError`: 65, as `decompressed`; also for a damaged table, a missing cell, or a cell that is no text. 78, names and number of the
+    columns do not tell which are meant.
     """
     chosen = [column for column in columns if column]
     for number, row in _rows(path, form, chosen, languages):

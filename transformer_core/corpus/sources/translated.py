@@ -26,12 +26,7 @@ Translate = Callable[[Translated, Path, Iterator[Pair[bytes]]], Iterator[Pair[by
 
 @dataclass(frozen=True)
 class Teachers:
-    """The function that translates the text of sources, and the models from the registry that it needs.
-
-    Attributes:
-        translate: the function; it yields pairs of a text and its translation, in the order of the texts.
-        registered: directories of the models that are named in the registry, by their names.
-    """
+    """What translates the text of sources, and the directories of the models from the registry that it needs, by their names."""
 
     translate: Translate
     registered: Mapping[str, Path]

@@ -53,7 +53,7 @@ class EncodedPairs:
 
 
 def encode_split(
-    source: Path, target: Path, subword: Subword, max_tokens: int | None = None, workers: int | None = None
+    source: Path, target: Path, subword: Subword, max_tokens: int | None = None, workers: int | str | None = None
 ) -> Iterator[EncodedPairs]:
     """Yield the pairs of two cleaned files as token ids, each sentence with its eos; the parts do not depend on `workers`.
 

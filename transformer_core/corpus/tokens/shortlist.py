@@ -79,11 +79,9 @@ def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: 
 
     Args:
         pairs: called twice; returns pairs of token ids, whose end tokens are not aligned.
-        vocab_size: V of the joint vocabulary.
         size: most targets for each source subword, and the number of frequent subwords of every sentence.
 
-    Raises:
-        UserError: exit code 78; the aligner is not installed.
+    Raises `UserError` (78): the aligner is not installed.
     """
     check_aligner()
     import systran_align  # type: ignore[import-not-found]

@@ -44,10 +44,8 @@ _QUOTES |= dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a\uff07", "'")
 class Subword:
     """A trained subword model: text to token ids and back.
 
-    Args:
-        processor: the SentencePiece model.
-        hash: SHA-256 of the model file.
-        target: the model that splits target text if it is another one (`two_sided`); both have the same token ids.
+    It has the SentencePiece model, the SHA-256 of its file, and the model that splits target text if it is another one (`two_sided`); both
+    have the same token ids.
     """
 
     processor: sentencepiece.SentencePieceProcessor
@@ -125,15 +123,9 @@ class Subword:
         """Whether it lowercases every text (`bpe.lowercase`)."""
         return bool(self.processor.normalize("A") == self.processor.normalize("a"))
 
-    def reads_as(self, settings: Bpe) -> bool:
-        """Whether it replaces the forms of characters that `bpe.normalise` names."""
-        expected = replacements(settings)
-        probes = {"\uff11", "\u201c", "\ufb01"} & expected.keys()
-        return all(self.processor.normalize(probe).strip(SPACE_MARK) == expected[probe] for probe in probes)
-
     @property
     def forms(self) -> list[str]:
-        """The forms of characters that it replaces (`bpe.normalise`)."""
+        """The forms of characters that it replaces (`bpe.normalise`); nfkc includes width."""
         probes = {"width": "\uff11", "quotes": "\u201c", "nfkc": "\ufb01"}
         found = [form for form, probe in probes.items() if self.processor.normalize(probe).strip(SPACE_MARK) != probe]
         return [form for form in found if form != "width" or "nfkc" not in found]
@@ -226,17 +218,20 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
             )
         except RuntimeError as error:
             raise _wrong_vocabulary(error, settings) from error
+    made = model.getvalue()
+    if settings.lowercase or settings.normalise:
+        proto = _proto(made)
+        proto.normalizer_spec.ClearField("normalization_rule_tsv")  # The name of a temporary file; the table is in the model.
+        made = proto.SerializeToString(deterministic=True)
     with new_file(path) as temporary:
-        temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase or settings.normalise else model.getvalue())
+        temporary.write_bytes(made)
 
 
-def replacements(settings: Bpe) -> dict[str, str]:
+def _replacements(settings: Bpe) -> dict[str, str]:
     """Return what a vocabulary with these settings reads in place of a character, or of a half-width kana and its mark.
 
     SentencePiece's own rule nmt_nfkc_cf would also write "ss" for "\u00df", which a German reference has.
     """
-    if not (settings.lowercase or settings.normalise):
-        return {}
     characters = [chr(code) for code in range(sys.maxunicode + 1)]
     found = {text: text for text in chain(characters, (letter + mark for letter in characters[0xFF66:0xFF9E] for mark in "\uff9e\uff9f"))}
     for text in found if {"width", "nfkc"} & {*settings.normalise} else ():
@@ -253,16 +248,8 @@ def replacements(settings: Bpe) -> dict[str, str]:
 def two_sided(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
     """Return one model file for two SentencePiece models with common token ids, as Marian's: it splits text as each of them does.
 
-    If both are the same, with these ids, that is the file.
-
-    Args:
-        source: the model file for the source language.
-        target: likewise; no side has to have all pieces.
-        pieces: the piece of each token id from `EOS` + 1 on.
-
-    Raises:
-        RuntimeError: a model is damaged.
-        ValueError: a BPE model lacks pieces, which would change its merges.
+    No side has to have all `pieces`, those of the token ids from `EOS` + 1 on. If both are the same, with these ids, that is the file.
+    Raises `RuntimeError`: a model is damaged; `ValueError`: a BPE model lacks pieces, which would change its merges.
     """
     own = sentencepiece.SentencePieceProcessor(model_proto=source)
     if source == target and [*map(own.id_to_piece, range(own.get_piece_size()))] == [*SPECIAL, *pieces]:
@@ -308,10 +295,10 @@ def _target_of(model: bytes) -> bytes:
 def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:
     """Return SentencePiece's options for the forms of characters; a table of the replaced ones is written to `folder`."""
     table = folder / "replacements.tsv"
-    rows = ("\t".join(" ".join(f"{ord(part):X}" for part in text) for text in row) + "\n" for row in replacements(settings).items())
-    if not (text := "".join(rows)):
+    if not (settings.lowercase or settings.normalise):
         return {"normalization_rule_name": "identity"}
-    table.write_text(text, encoding="ascii")
+    rows = ("\t".join(" ".join(f"{ord(part):X}" for part in text) for text in row) + "\n" for row in _replacements(settings).items())
+    table.write_text("".join(rows), encoding="ascii")
     return {"normalization_rule_tsv": str(table)}
 
 
@@ -322,13 +309,6 @@ def _proto(model: bytes) -> Any:
     proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is made when the module is imported.
     proto.ParseFromString(model)
     return proto
-
-
-def _without_file_name(model: bytes) -> bytes:
-    """Return a model without the name of its table of replacements, which is a temporary file's; the table itself is in the model."""
-    proto = _proto(model)
-    proto.normalizer_spec.ClearField("normalization_rule_tsv")
-    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _no_model(path: Path, remedy: str) -> UserError:
