@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.decoding.parity import forced_log_probabilities, made_up_pairs, padded
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
-from transformer_core.decoding import hypotheses
+from transformer_core.decoding import beam as beam_module
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel, logsumexp, top_logits
 from transformer_core.decoding.translator import Ensemble
@@ -137,7 +137,7 @@ def test_a_narrow_beam_is_the_search_as_one_writes_it_down(beam: int, patience: 
 @pytest.mark.parametrize("seed", range(6))
 def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one word only, beam 2 holds every output there is, and only the stopping rule could lose one. The trace grows on the way."""
-    monkeypatch.setattr(hypotheses, "_STEPS_AT_FIRST", 1)
+    monkeypatch.setattr(beam_module, "_STEPS_AT_FIRST", 1)
     model = ScriptedModel(seed)
     forbid = torch.zeros(VOCAB, dtype=torch.float64)
     forbid[list(WORDS[1:])] = -torch.inf
@@ -204,14 +204,6 @@ def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: floa
     (output,) = search(model, [[4, EOS]], Search(beam=1, max_extra=100, patience=patience))[0]
     assert steps == [1] * len(output.tokens)
     assert len(output.tokens) < 50
-
-
-def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
-    tokens = random_sources(1, seed=9)[0]
-    best = search(model, [tokens], BEAM)[0][0]
-    forced = forced_log_probabilities(model, tokens, best.tokens).sum().item()
-    assert best.log_probability == pytest.approx(forced, abs=1e-9)
-    assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
 
 
 def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_on(model: Transformer) -> None:

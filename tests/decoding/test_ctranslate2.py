@@ -62,7 +62,8 @@ def search(
     engine: CTranslate2Engine, sources: list[list[int]], settings: Search, batch_tokens: int = 4096, scored: bool = True
 ) -> list[list[Finished]]:
     """Translate as `begin` does, but return token ids."""
-    return engine._begin(sources, settings, batch_tokens, scored)()
+    lists = engine.begin(sources, settings, batch_tokens, scored)()
+    return [[Finished(found.ids, found.log_probability, found.score) for found in ranked] for ranked in lists]
 
 
 CONVERTED: list[dict[str, Any]] = [

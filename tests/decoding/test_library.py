@@ -41,8 +41,8 @@ def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(d
     ]
     assert [len(ranked) for ranked in found] == [2, 1, 2]
     own = load(directory, precision="int8")
-    assert own.translate(LINES)[1] == ""
-    assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]
+    assert own.translate(LINES)[1] == own.translate(LINES, beam=1)[1] == ""
+    assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]  # Loaded once.
 
 
 def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:

@@ -104,7 +104,7 @@ assert "{ROOT}/transformer_core" not in transformer_core.__file__, transformer_c
 def test_a_file_is_translated_with_the_search_that_was_published_unless_options_say_otherwise(
     model_directory: Path, params: Params
 ) -> None:
-    """A parser's trees need more tokens than `translate` allows of its own accord; samples are drawn without a beam."""
+    """A parser's trees need more tokens than `translate` allows of its own accord."""
     set_search(AVERAGED, beam=2, max_extra=3)
     publish.run(params)
     Path("in.en").write_text("".join(f"{line}\n" for line in LINES[:4]), encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
         wanted = [ranked[0].text for ranked in translator.translate(LINES[:4], search)]
         assert Path("out.de").read_text(encoding="utf-8").split("\n")[:-1] == wanted
     Path("params.yaml").unlink()  # $MLFLOW_TRACKING_URI names the registry, too.
-    assert translate.main([*command, "--sample", "2"]) == 0
+    assert translate.main(command) == 0
 
 
 def test_a_further_test_set_has_its_outputs_tags_and_champion(params: Params, client: MlflowClient) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,11 +26,11 @@ from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
 from tests.models.on_disk import SMALL, write_model
 from tests.waiting import free_port
+from transformer_core import load
 from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.translator import Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer
 
@@ -93,22 +93,17 @@ def test_many_requests_from_eight_clients_get_the_translators_own_text(server: S
         assert all(clients.map(ask, range(168)))  # Each way of searching, first line and number of lines twice.
 
 
-def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
+def test_nbest_lists_scores_and_an_engine_can_be_requested(server: Server) -> None:
+    """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
     ranked = server.translator.translate(TEXTS[:3], Search(beam=3))
     (first, *_), *_ = answer = server.predictions(TEXTS[:3], beam=3, nbest=True)
     assert [[one["text"] for one in found] for found in answer] == [[one.text for one in found] for found in ranked]
     assert first["score"] == pytest.approx(ranked[0][0].score, abs=1e-4)
     assert first["log_probability"] == pytest.approx(ranked[0][0].log_probability, abs=1e-4)
-    (alone,) = server.predictions(TEXTS[:1], beam=3, scores=True)
-    assert alone == {**first, "score": pytest.approx(first["score"]), "log_probability": pytest.approx(first["log_probability"])}
-
-
-def test_a_request_can_name_the_engine(server: Server) -> None:
-    """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
-    engine = CTranslate2Engine.load(AVERAGED, threads=1)
-    theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(3), 4_096)
+    assert server.predictions(TEXTS[:1], beam=3, scores=True) == [pytest.approx(first)]
+    theirs = load(AVERAGED, engine="ctranslate2").translate(TEXTS, beam=3)
     answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, beam=3)
-    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3, engine="auto")
+    assert [one["text"] for one in answered] == theirs == server.predictions(TEXTS, beam=3, engine="auto")
     greedy = [server.predictions(TEXTS, beam=1, engine=engine) for engine in ("auto", "torch")]
     assert greedy == [server.wanted(TEXTS, {"beam": 1})] * 2
 
@@ -190,16 +185,6 @@ def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path
         assert served.predict(LINES[:4], params={"to": to, "engine": "torch"}) == [ranked[0].text for ranked in wanted]
     with pytest.raises(MlflowException, match=r"params\.to: the model translates to de, fr\. Name one"):
         served.predict(LINES[:4])
-
-
-def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(model_directory: Path) -> None:
-    found = [[Hypothesis("", 0.0, 0.0, 0)] for _ in TEXTS]
-    predict = predictor(model_directory)
-    with patch.object(Translator, "translate_tokens", autospec=True, return_value=found) as translate_tokens:
-        for beam in (1, 4):
-            predict(TEXTS, {"engine": "torch", "beam": beam})
-    first, second = (call.args[0] for call in translate_tokens.call_args_list)
-    assert first is second
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

@@ -55,18 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
-    target = (
-        _translated(model, source) if arguments.target is None else _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
-    )
+    if arguments.target is None:
+        target = _translated(model, subword, source)
+    else:
+        target = _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     if arguments.kind not in (None, *maps.weights):
         raise configuration_error(f"--kind: this model has no {arguments.kind} attention", f"It has: {', '.join(maps.weights)}.")
     kinds = list(maps.weights) if arguments.kind is None else [arguments.kind]
     counts = max(maps.weights[kind].shape for kind in kinds)
-    layers, heads = (
-        _chosen(option, numbers, count)
-        for option, numbers, count in (("layers", arguments.layers, counts[0]), ("heads", arguments.heads, counts[1]))
-    )
+    layers, heads = _chosen("layers", arguments.layers, counts[0]), _chosen("heads", arguments.heads, counts[1])
     written = _write(maps, kinds, layers, heads, arguments.out)
     if arguments.target is None:
         print(subword.decode(target))
@@ -101,22 +99,13 @@ def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str)
     return tokens
 
 
-def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
-    """Return the tokens of the best output of the search; encoding its text again could give other tokens.
+def _translated(model: "TranslationModel", subword: "Subword", source: list[int]) -> list[int]:
+    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.translator import Translator
 
-    Raises `UserError` (78): there is no output, because logits are not finite.
-    """
-    import torch
-
-    from transformer_core.decoding.beam import Search, beam_search
-    from transformer_core.decoding.translator import not_finite
-
-    tokens = torch.tensor([source], device=model.device)
-    mask = torch.ones_like(tokens, dtype=torch.bool)
-    (outputs,) = beam_search(model, tokens, mask, Search(), most_positions=model.most_positions)
-    if not outputs:
-        raise not_finite(model.output_weight.dtype)
-    return outputs[0].tokens
+    ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
+    return best.ids
 
 
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:

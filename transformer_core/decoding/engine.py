@@ -15,7 +15,6 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
 from transformer_core.decoding.glossary import Glossary
-from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.directory import CONFIG, read_config
@@ -41,11 +40,11 @@ class DecodingRequest:
         scored: whether scores or several translations of a line are wanted.
         longest: largest number of tokens of a line or of its translation.
         shortlist: whether the search is among the subwords on shortlists.
-        glossary: wanted translations of terms; for a beam search without prefixes.
+        glossary: wanted translations of terms; not with prefixes.
     """
 
     models: Sequence[Path]
-    search: Search | Sampling
+    search: Search
     precision: DecodingPrecision = "float32"
     device: torch.device | None = None
     prefixes: bool = False
@@ -56,8 +55,6 @@ class DecodingRequest:
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""
-        if isinstance(self.search, Sampling):
-            return "CTranslate2 is not used for samples"
         if len(self.models) > 1:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
@@ -131,10 +128,12 @@ def model_gives_way(
     return asked, wanted
 
 
-def load_engine(engine: EngineName, wanted: DecodingRequest) -> Engine:
-    """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
+def load_engine(engine: EngineName, wanted: DecodingRequest, replicas: bool = True) -> Engine:
+    """Load the models for an engine that can do what is wanted, with torch's number of threads; arguments and errors as in their `load`."""
     if engine == "torch":
-        return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)
+        return Translator.load(
+            *wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist, replicas=replicas
+        )
     precision: CTranslate2Precision = "int8" if wanted.precision == "int8" else "float32"
     return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.shortlist)
 
@@ -171,11 +170,10 @@ def translated(
 def _begin(
     engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
-    if isinstance(engine, Translator) and wanted.glossary and isinstance(wanted.search, Search):
+    if isinstance(engine, Translator) and wanted.glossary:
         return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
-    assert isinstance(wanted.search, Search)
     if (threads := engine.translator.num_translators) > 1:
         share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)
         batch_tokens = min(batch_tokens, max(_SHORTEST_BATCH, share))
