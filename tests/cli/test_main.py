@@ -49,7 +49,7 @@ def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, caps
         return capsysbinary.readouterr().out.decode()
 
     names = re.findall(r"^    ([a-z]+)", helped(), re.MULTILINE)
-    assert len(names) == 13
+    assert len(names) == 14
     for name in [*names, "data new", "data update", "data plan"]:
         shown = helped(*name.split())
         assert re.search(r"^[A-Z].*\.$", shown, re.MULTILINE), name

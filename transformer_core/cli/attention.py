@@ -1,4 +1,4 @@
-"""`transformer-core attention`: the attention weights of a model for one sentence, as pictures and as numbers."""
+"""`transformer-core attention` and `heads`: a model's attention in one sentence, as pictures and numbers, and counts over sentences."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ _NUMBERS = "attention.json"
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the commands to the parser."""
     parser = add_command(
         commands,
         "attention",
@@ -44,6 +44,12 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     add_device_argument(parser)
     parser.set_defaults(run=run)
+    summary = "count what the heads of an encoder look at, and how often a pronoun finds its noun"
+    heads = add_command(commands, "heads", summary, "transformer-core heads docs/pronouns.tsv --model models/averaged")
+    heads.add_argument("sentences", metavar="FILE", type=Path, help="lines of a sentence, a pronoun, its noun, another noun; with tabs")
+    heads.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    add_device_argument(heads)
+    heads.set_defaults(run=run_heads)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,6 +76,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(subword.decode(target))
     shown = "; heads ".join(", ".join(map(str, numbers)) for numbers in (layers, heads))
     print(f"{arguments.out}: {', '.join(written)} (layers {shown})")
+    return 0
+
+
+def run_heads(arguments: argparse.Namespace) -> int:
+    """Print a line for each head, and what all of them do."""
+    from transformer_core.corpus.tokens.subword import EOS
+    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.evaluation.attention import attention_maps
+    from transformer_core.evaluation.heads import count_heads, read_pronouns
+
+    sentences = read_pronouns(arguments.sentences)
+    model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
+    maps = (attention_maps(model, subword, subword.encode(wanted.sentence), [EOS]) for wanted in sentences)
+    print(*count_heads(sentences, maps).rows(), sep="\n")
     return 0
 
 

@@ -16,7 +16,7 @@ from transformer_core.decoding.translator import BATCH_TOKENS, Translator, batch
 from transformer_core.errors import UserError
 from transformer_core.external import Scorer
 from transformer_core.models.translation import TranslationModel
-from transformer_core.tasks import Task, load
+from transformer_core.tasks import Task, load, without_tags
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
@@ -76,7 +76,7 @@ class Validation:
         self._references = [references[number] for number in chosen]
         # It ends with this process.
         self._comet = Scorer(settings.comet, "train.comet", stop_asked) if settings.comet else None
-        self._texts = [subword.decode(split.source[number]) for number in chosen]
+        self._texts = [without_tags(subword.decode(split.source[number]), subword.symbols) for number in chosen]
         self._sources = [shortened(split.source[number], MOST_INPUT) for number in chosen[rank.index :: rank.world_size]]
 
     def scores(self) -> dict[str, float] | None:
