@@ -16,6 +16,7 @@ from transformer_core.config import MOST_EXTRA, Alpha, Beam, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import EngineOption
+from transformer_core.decoding.glossary import glossary_of
 from transformer_core.decoding.library import LoadedModel, Options
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
@@ -28,20 +29,12 @@ Answer = str | Scored | list[Scored]
 # Some pages of text, which are translated in some seconds.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
-# The beginnings of errors in what a request asks for: its target language, and an engine that lacks something.
-_OF_REQUEST = ("to: ", "engine ")
+# The beginnings of errors in what a request asks for: its target language, glossary, and an engine that lacks something.
+_OF_REQUEST = ("to: ", "engine ", "glossary:")
 
 
 class RequestParams(BaseModel):
-    """The `params` of a request.
-
-    Attributes:
-        engine: see `choose`.
-        shortlist: whether the search is among the subwords on a line's shortlist.
-        nbest: whether to return the `beam` best translations instead of the best one.
-        scores: whether to return each translation with its score and log-probability.
-        to: target language; empty for a model of one direction.
-    """
+    """The `params` of a request."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,11 +42,12 @@ class RequestParams(BaseModel):
     alpha: Alpha = Search.alpha
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_EXTRA)
-    engine: EngineOption = "auto"
-    shortlist: bool = False
-    nbest: bool = False
-    scores: bool = False
-    to: str = ""
+    engine: EngineOption = "auto"  # See `choose_engine`.
+    shortlist: bool = False  # Whether the search is among the subwords on a line's shortlist.
+    nbest: bool = False  # Whether to return the `beam` best translations instead of the best one.
+    scores: bool = False  # Whether to return each translation with its score and log-probability.
+    to: str = ""  # Target language; empty for a model of one direction.
+    glossary: str = ""  # Wanted translations: lines of a term, a tab and its translation.
 
 
 class Refused(MlflowException):
@@ -96,11 +90,15 @@ class ServedTranslator(PythonModel):
         lines = [_checked(number, line) for number, line in enumerate(model_input)]
         if asked.shortlist and not (self.directory / SHORTLIST).is_file():
             raise Refused("params.shortlist: this model was published without one.")
-        model = replace(self.model, engine=asked.engine, shortlist=asked.shortlist)
         options = Options(beam=asked.beam, alpha=asked.alpha, penalty=asked.penalty, max_extra=asked.max_extra, to=asked.to)
         # A wider beam gets smaller batches, so that it takes no more memory.
         options["batch_tokens"] = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
+        # The model's own engine gives way to a glossary.
+        engine = None if asked.engine == self.usual.get("engine") else asked.engine
+        model = replace(self.model, engine=engine, shortlist=asked.shortlist)
         try:
+            if asked.glossary:
+                options["glossary"] = glossary_of(asked.glossary.split("\n"), "glossary")
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 if not (asked.nbest or asked.scores):
                     return model.translate(lines, **options)

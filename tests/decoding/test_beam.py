@@ -206,6 +206,14 @@ def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: floa
     assert len(output.tokens) < 50
 
 
+def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
+    tokens = random_sources(1, seed=9)[0]
+    best = search(model, [tokens], BEAM)[0][0]
+    forced = forced_log_probabilities(model, tokens, best.tokens).sum().item()
+    assert best.log_probability == pytest.approx(forced, abs=1e-9)
+    assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
+
+
 def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_on(model: Transformer) -> None:
     sources = random_sources(6, seed=10)
     prefixes = [[7, 8], [], [9], [4, 4, 4, 4], [5], []]

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from tests.decoding.parity import WordsOnly, made_up_pairs
-from tests.models.on_disk import TEXT, VOCAB, write_drawn
+from tests.models.on_disk import TEXT, VOCAB, translations, write_drawn
 from tests.refusals import refused
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
@@ -157,7 +157,7 @@ def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Pat
     with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
         Translator.load(directory, shortlist=True)
     EVERYTHING.save(directory / SHORTLIST)
-    found, wanted = (Translator.load(directory, shortlist=given).translate(TEXT, Search()) for given in (True, False))
+    found, wanted = (translations(Translator.load(directory, shortlist=given), TEXT, Search()) for given in (True, False))
     assert [ranked[0].text for ranked in found] == [ranked[0].text for ranked in wanted]
     with pytest.raises(UserError, match="not supported with several models"):
         Translator.load(directory, directory, shortlist=True)

@@ -24,7 +24,7 @@ from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
-from tests.models.on_disk import SMALL, write_model
+from tests.models.on_disk import SMALL, translations, write_model
 from tests.waiting import free_port
 from transformer_core import load
 from transformer_core.config import PAPER_SEARCH
@@ -58,7 +58,7 @@ class Server:
         return answer.json()["predictions"]
 
     def wanted(self, lines: list[str], asked: dict[str, Any]) -> list[str]:
-        return [ranked[0].text for ranked in self.translator.translate(lines, Search(**asked))]
+        return [ranked[0].text for ranked in translations(self.translator, lines, Search(**asked))]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_many_requests_from_eight_clients_get_the_translators_own_text(server: S
 
 def test_nbest_lists_scores_and_an_engine_can_be_requested(server: Server) -> None:
     """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
-    ranked = server.translator.translate(TEXTS[:3], Search(beam=3))
+    ranked = translations(server.translator, TEXTS[:3], Search(beam=3))
     (first, *_), *_ = answer = server.predictions(TEXTS[:3], beam=3, nbest=True)
     assert [[one["text"] for one in found] for found in answer] == [[one.text for one in found] for found in ranked]
     assert first["score"] == pytest.approx(ranked[0][0].score, abs=1e-4)
@@ -106,6 +106,15 @@ def test_nbest_lists_scores_and_an_engine_can_be_requested(server: Server) -> No
     assert [one["text"] for one in answered] == theirs == server.predictions(TEXTS, beam=3, engine="auto")
     greedy = [server.predictions(TEXTS, beam=1, engine=engine) for engine in ("auto", "torch")]
     assert greedy == [server.wanted(TEXTS, {"beam": 1})] * 2
+
+
+def test_a_request_can_have_a_glossary_to_which_the_models_own_engine_gives_way(server: Server, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(AVERAGED, tmp_path / "model"))
+    set_search(directory, engine="ctranslate2", precision="int8")
+    wanted = {"glossary": "dogs\tFahrrad\nman\tZwei Hunde"}
+    for texts in (server.predictions(LINES[:2], **wanted), predictor(directory)(LINES[:2], wanted)):
+        assert ["Zwei Hunde" in texts[0], "Fahrrad" in texts[1]] == [True, True]
+    assert server.predictions(LINES[:2], glossary="") == server.predictions(LINES[:2]) != texts
 
 
 BAD = {
@@ -122,6 +131,7 @@ BAD = {
     "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
     "another engine": ({"inputs": ["a"], "params": {"engine": "onnx"}}, "params.engine: "),
     "a shortlist that the model has not": ({"inputs": ["a"], "params": {"shortlist": True}}, "params.shortlist: this model was published"),
+    "a glossary without tabs": ({"inputs": ["a"], "params": {"glossary": "a\tb\nc"}}, "params.glossary:2: not a term, a tab and its"),
     "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
 }
 
@@ -169,7 +179,7 @@ def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(mod
     set_search(directory, precision="float64", beam=2, penalty="power", alpha=1.5, max_extra=3)
     predict = predictor(directory)
     translator = Translator.load(directory, precision="float64")
-    wanted, other = (translator.translate(TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
+    wanted, other = (translations(translator, TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
     assert predict(TEXTS) == [ranked[0].text for ranked in wanted]
     assert predict(TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
 
@@ -181,7 +191,7 @@ def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path
     publish_in(tmp_path, directory, monkeypatch)
     served, translator = pyfunc.load_model(f"models:/{MODEL}"), Translator.load(directory)
     for tag, to in zip(tags, ("de", "fr"), strict=True):
-        wanted = translator.translate([f"{tag} {text}" for text in LINES[:4]], Search())
+        wanted = translations(translator, [f"{tag} {text}" for text in LINES[:4]], Search())
         assert served.predict(LINES[:4], params={"to": to, "engine": "torch"}) == [ranked[0].text for ranked in wanted]
     with pytest.raises(MlflowException, match=r"params\.to: the model translates to de, fr\. Name one"):
         served.predict(LINES[:4])
@@ -199,7 +209,7 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
         [predict([text], {**asked, "shortlist": shortlist})[0] for text in TEXTS[:4]] for shortlist in (True, False)
     )
     assert narrow != wide == server.predictions(TEXTS[:4], **asked)
-    ranked = Translator.load(directory, shortlist=True).translate(TEXTS[:4], Search(1))
+    ranked = translations(Translator.load(directory, shortlist=True), TEXTS[:4], Search(1))
     assert narrow == [hypotheses[0].text for hypotheses in ranked]
 
 

@@ -25,25 +25,18 @@ _STEPS_AT_FIRST = 128  # Positions of outputs that memory is reserved for at fir
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of beam search.
+    """Settings of beam search."""
 
-    Attributes:
-        beam: K, the number of hypotheses kept per sentence.
-        alpha: exponent of the length penalty; 0 for none.
-        penalty: kind of length penalty, see `length_penalty`.
-        max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
-        patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
-            of fairseq and CTranslate2). With a beam above 1 no output is then empty, as in these: the end token at once is seldom good,
-            but often among the K best, and would end the search too early. None continues until the `nbest` best outputs are final.
-        nbest: number of outputs that, without a patience, are the same as those of a search to the maximum length.
-    """
-
-    beam: int = PAPER_SEARCH.beam
-    alpha: float = PAPER_SEARCH.alpha
-    penalty: Penalty = PAPER_SEARCH.penalty
+    beam: int = PAPER_SEARCH.beam  # K, the number of hypotheses kept per sentence.
+    alpha: float = PAPER_SEARCH.alpha  # Exponent of the length penalty; 0 for none.
+    penalty: Penalty = PAPER_SEARCH.penalty  # Kind of length penalty, see `length_penalty`.
+    # At least 1; an output, end token included, has at most this many tokens more than its source without the end token.
     max_extra: int = PAPER_SEARCH.max_extra
+    # A sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule of
+    # fairseq and CTranslate2). With a beam above 1 no output is then empty, as in these: the end token at once is seldom good, but
+    # often among the K best, and would end the search too early. None continues until the `nbest` best outputs are final.
     patience: float | None = None
-    nbest: int = 1
+    nbest: int = 1  # Number of outputs that, without a patience, are the same as those of a search to the maximum length.
 
 
 Length = TypeVar("Length", Tensor, float)

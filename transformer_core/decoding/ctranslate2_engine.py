@@ -42,17 +42,13 @@ class CTranslate2Engine:
 
     CTranslate2 ranks by log P / |Y|^alpha, where |Y| counts the end token. For the penalty `wu` its outputs are ranked here: the penalty
     has no part in which of them it finds, unless more than K end and the worst are dropped.
-
-    Attributes:
-        translator: a ctranslate2.Translator.
-        most_positions: largest number of tokens on either side.
-        shortlist: whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
-            translation then depends on its batch.
     """
 
-    translator: Any
+    translator: Any  # A ctranslate2.Translator.
     subword: Subword
-    most_positions: int
+    most_positions: int  # Largest number of tokens on either side.
+    # Whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
+    # translation then depends on its batch.
     shortlist: bool = False
 
     @property

@@ -31,27 +31,17 @@ _BATCHES_A_THREAD, _SHORTEST_BATCH = 2, 512
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """What the choice of an engine depends on.
+    """What the choice of an engine depends on."""
 
-    Attributes:
-        models: model directories; several translate together.
-        device: None for the GPUs if there are any.
-        prefixes: whether beginnings of the translations are given.
-        scored: whether scores or several translations of a line are wanted.
-        longest: largest number of tokens of a line or of its translation.
-        shortlist: whether the search is among the subwords on shortlists.
-        glossary: wanted translations of terms; not with prefixes.
-    """
-
-    models: Sequence[Path]
+    models: Sequence[Path]  # Model directories; several translate together.
     search: Search
     precision: DecodingPrecision = "float32"
-    device: torch.device | None = None
-    prefixes: bool = False
-    scored: bool = False
-    longest: int = 0
-    shortlist: bool = False
-    glossary: Glossary | None = None
+    device: torch.device | None = None  # None for the GPUs if there are any.
+    prefixes: bool = False  # Whether beginnings of the translations are given.
+    scored: bool = False  # Whether scores or several translations of a line are wanted.
+    longest: int = 0  # Largest number of tokens of a line or of its translation.
+    shortlist: bool = False  # Whether the search is among the subwords on shortlists.
+    glossary: Glossary | None = None  # Wanted translations of terms; not with prefixes.
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""

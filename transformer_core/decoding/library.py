@@ -33,47 +33,30 @@ from transformer_core.models.directory import ModelConfig
 
 
 class Options(TypedDict, total=False):
-    """Settings of a translation; those of the search that are left out are the ones with which the model was scored, or else the paper's.
-
-    Attributes:
-        batch_tokens: largest number of source tokens in a batch, padding included; it bounds memory.
-        to: target language of a model of several directions.
-        max_input: most tokens of a part of a line.
-        glossary: wanted translations of terms.
-    """
+    """Settings of a translation; those of the search that are left out are of the search that scored the model, or else the paper's."""
 
     beam: int
     alpha: float
     penalty: Penalty
     max_extra: int
     patience: float | None
-    batch_tokens: int
-    to: str | None
-    max_input: int | None
-    glossary: Glossary | None
+    batch_tokens: int  # Largest number of source tokens in a batch, padding included; it bounds memory.
+    to: str | None  # Target language of a model of several directions.
+    max_input: int | None  # Most tokens of a part of a line.
+    glossary: Glossary | None  # Wanted translations of terms.
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, or several that translate together. An engine is loaded when the first translation needs it.
+    """A model, or several that translate together. An engine is loaded when the first translation needs it."""
 
-    Attributes:
-        directories: the model directories.
-        config: config.json of the first.
-        engine: see `choose_engine`; None for the model's own, which gives way where it cannot do what is wanted.
-        precision: likewise.
-        device: None for the GPUs if there are any.
-        shortlist: whether the search is among the subwords on shortlists; None for the model's own.
-        replicas: whether all GPUs translate, or the first alone.
-    """
-
-    directories: Sequence[Path]
-    config: ModelConfig
-    engine: EngineOption | None = None
-    precision: DecodingPrecision | None = None
-    device: torch.device | None = None
-    shortlist: bool | None = None
-    replicas: bool = True
+    directories: Sequence[Path]  # The model directories.
+    config: ModelConfig  # Config.json of the first.
+    engine: EngineOption | None = None  # See `choose_engine`; None for the model's own, which gives way where it cannot do what is wanted.
+    precision: DecodingPrecision | None = None  # Likewise.
+    device: torch.device | None = None  # None for the GPUs if there are any.
+    shortlist: bool | None = None  # Whether the search is among the subwords on shortlists; None for the model's own.
+    replicas: bool = True  # Whether all GPUs translate, or the first alone.
     _engines: dict[tuple[EngineName, DecodingPrecision, bool], Engine] = field(default_factory=dict)
     _loading: RLock = field(default_factory=RLock)
 

@@ -75,20 +75,13 @@ Decoder = TranslationModel | Ensemble
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation.
+    """A translation."""
 
-    Attributes:
-        made_of: the text, or the vocabulary that makes `text` of `ids` when it is first read: most of a beam's are not.
-        score: value that ranks hypotheses: the log-probability divided by the length penalty.
-        tokens: number of tokens, end token included; 0 for an empty line's translation.
-        ids: the tokens, if the text is made of them.
-    """
-
-    made_of: str | Subword
-    score: float
+    made_of: str | Subword  # The text, or the vocabulary that makes `text` of `ids` when it is first read: most of a beam's are not.
+    score: float  # Value that ranks hypotheses: the log-probability divided by the length penalty.
     log_probability: float
-    tokens: int
-    ids: list[int] = field(default_factory=list)
+    tokens: int  # Number of tokens, end token included; 0 for an empty line's translation.
+    ids: list[int] = field(default_factory=list)  # The tokens, if the text is made of them.
 
     @cached_property
     def text(self) -> str:
@@ -103,19 +96,13 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, in evaluation mode, with their vocabulary. On a CPU a translation does not depend on the batch of its sentence.
-
-    Attributes:
-        replicas: copies of the model on further GPUs, which decode batches at the same time.
-        shortlist: the subwords that the translation of a sentence may have; None allows all.
-        strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
-    """
+    """A model, or several, in evaluation mode, with their vocabulary. On a CPU a translation does not depend on the rest of its batch."""
 
     model: Decoder
     subword: Subword
-    replicas: tuple[Decoder, ...] = ()
-    shortlist: Shortlist | None = None
-    strict: bool = True
+    replicas: tuple[Decoder, ...] = ()  # Copies of the model on further GPUs, which decode batches at the same time.
+    shortlist: Shortlist | None = None  # The subwords that the translation of a sentence may have; None allows all.
+    strict: bool = True  # Whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
 
     @property
     def most_positions(self) -> int | None:
@@ -162,23 +149,6 @@ class Translator:
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
         return cls(_together(models), subwords[0], copies, allowed)
 
-    def translate(
-        self, lines: Sequence[str], search: Search, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None
-    ) -> list[list[Hypothesis]]:
-        """Return the translations of each line, best first; an empty line has a single, empty translation.
-
-        Args:
-            search: settings of beam search, which also bound the number of translations per line.
-            batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
-            prefixes: beginning of each line's translation, in whole words.
-
-        Raises `TypeError`: `lines` is one text, whose characters would be lines. `UserError`: see `translate_tokens`.
-        """
-        if isinstance(lines, str):
-            raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
-        starts = None if prefixes is None else [self.subword.of_target.encode(prefix)[:-1] for prefix in prefixes]
-        return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
-
     def translate_tokens(
         self,
         sources: Sequence[TokenIds],
@@ -187,9 +157,16 @@ class Translator:
         prefixes: Sequence[Sequence[int]] | None = None,
         done: Callable[[int], object] = int,
     ) -> list[list[Hypothesis]]:
-        """Translate sources that are token ids with an end token, and prefixes without one.
+        """Return the translations of each source, best first; an empty source has a single, empty translation.
 
-        `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is. Raises `UserError`: 65; a source
+        Args:
+            sources: token ids with an end token.
+            search: settings of beam search, which also bound the number of translations of a source.
+            batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
+            prefixes: beginning of each translation, token ids without an end token.
+            done: called with the number of sources in each batch that is translated, as `tqdm.update` is.
+
+        Raises `UserError`: 65; a source
         has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a sentence are not finite: those of
         a good model may overflow in fp16.
         """
