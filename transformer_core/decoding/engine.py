@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -101,21 +101,6 @@ def choose_engine(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     if reason := missing or wanted.difference():
         return Choice("torch", reason)
     return Choice("ctranslate2", "the faster one on a CPU")
-
-
-def model_gives_way(
-    engine: EngineOption | None, precision: DecodingPrecision | None, own: EngineOption, wanted: DecodingRequest
-) -> tuple[EngineOption, DecodingRequest]:
-    """Return engine and request for options of which None means the model's own: these give way where they cannot do what is wanted.
-
-    `own` is the model's engine; `wanted` has its precision if none is asked for.
-    """
-    asked = engine or own
-    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
-        asked = "auto"
-    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
-        wanted = replace(wanted, precision="float32")
-    return asked, wanted
 
 
 def load_engine(engine: EngineName, wanted: DecodingRequest, replicas: bool = True) -> Engine:

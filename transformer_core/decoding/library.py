@@ -23,7 +23,6 @@ from transformer_core.decoding.engine import (
     SourceChunk,
     choose_engine,
     load_engine,
-    model_gives_way,
     translated,
 )
 from transformer_core.decoding.glossary import Glossary
@@ -102,7 +101,12 @@ class LoadedModel:
             shortlist=own.shortlist if self.shortlist is None else self.shortlist,
             glossary=options.get("glossary"),
         )
-        asked, wanted = model_gives_way(self.engine, self.precision, own.engine, wanted)
+        asked = self.engine or own.engine
+        # What was not asked for gives way where it cannot do what is wanted.
+        if self.engine is None and (self.precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
+            asked = "auto"
+        if self.precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
+            wanted = replace(wanted, precision="float32")
         choice = choose_engine(asked, wanted)
         engine = self._engine(choice.engine, wanted)
         marked = to_language(self.config, engine.subword, options.get("to"), option)

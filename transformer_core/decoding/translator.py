@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -281,20 +282,16 @@ def _side_by_side(
     if len(models) == 1 or len(batches) <= 1:
         yield from (decode(models[0], numbers) for numbers in batches)
         return
-    idle: SimpleQueue[Decoder] = SimpleQueue()
+    idle, local = SimpleQueue[Decoder](), threading.local()
     for model in models:
         idle.put(model)
 
-    def on_idle(numbers: list[int]) -> list[list[Finished]]:
-        model = idle.get()
-        try:
-            return decode(model, numbers)
-        finally:
-            idle.put(model)
+    def take_one() -> None:
+        local.model = idle.get()
 
-    pool = ThreadPoolExecutor(min(len(models), len(batches)), "decoder")
+    pool = ThreadPoolExecutor(len(models), "decoder", take_one)
     try:
-        yield from pool.map(on_idle, batches)
+        yield from pool.map(lambda numbers: decode(local.model, numbers), batches)
     finally:
         pool.shutdown(cancel_futures=True)
 
