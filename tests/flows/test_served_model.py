@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
             yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))
 
 
-def predictor(directory: Path) -> Callable[..., Any]:
+def predictor(directory: Path) -> partial[Any]:
     """The method predict of the model of a directory, without a server."""
     served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
     served.load_context(context)
@@ -182,6 +182,7 @@ def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(mod
     wanted, other = (translations(translator, TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
     assert predict(TEXTS) == [ranked[0].text for ranked in wanted]
     assert predict(TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
+    assert len(predict.func.__self__.model._engines) == 1  # All requests share one, which on a GPU keeps the memory of captured steps.
 
 
 def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
