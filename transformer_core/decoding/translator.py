@@ -26,7 +26,7 @@ from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.ops.decoding_graphs import graphed
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
-from transformer_core.tasks import TARGETS, tag_of
+from transformer_core.tasks import TARGETS, load, tag_of, task_of
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 _TAG = re.compile(tag_of(r"(\w[\w-]*)"))
@@ -103,6 +103,7 @@ class Translator:
     subword: Subword
     replicas: tuple[Decoder, ...] = ()  # Copies of the model on further GPUs, which decode batches at the same time.
     shortlist: Shortlist | None = None  # The subwords that the translation of a sentence may have; None allows all.
+    constraint: Callable[[StepModel, Subword], StepModel] | None = None  # The task's, see `Task`.
     strict: bool = True  # Whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
 
     @property
@@ -113,7 +114,10 @@ class Translator:
     @cached_property
     def _captured(self) -> dict[int, StepModel]:
         """The model and its replicas, with captured steps where that is possible; kept, since the memory of captures is."""
-        return {id(model): graphed(model) for model in (self.model, *self.replicas)}
+        models = (self.model, *self.replicas)
+        if self.constraint is not None:
+            return {id(model): self.constraint(model, self.subword) for model in models}
+        return {id(model): graphed(model) for model in models}
 
     @property
     def device(self) -> torch.device:
@@ -148,7 +152,8 @@ class Translator:
         allowed = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
         others = range(1, torch.cuda.device_count()) if replicas and device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
-        return cls(_together(models), subwords[0], copies, allowed)
+        constraint = task_of(languages[0][1]).constraint
+        return cls(_together(models), subwords[0], copies, allowed, load(constraint) if constraint else None)
 
     def translate_tokens(
         self,
@@ -167,9 +172,8 @@ class Translator:
             prefixes: beginning of each translation, token ids without an end token.
             done: called with the number of sources in each batch that is translated, as `tqdm.update` is.
 
-        Raises `UserError`: 65; a source
-        has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a sentence are not finite: those of
-        a good model may overflow in fp16.
+        Raises `UserError`: 65; a source has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a
+        sentence are not finite: those of a good model may overflow in fp16.
         """
         most = self.model.most_positions
         for number, source in enumerate(sources, 1):
