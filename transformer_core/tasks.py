@@ -5,7 +5,7 @@ and a line in `_PACKAGES`; nothing of the core imports the package.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -79,6 +79,12 @@ def is_language(target: str) -> bool:
 def tag_of(target: str) -> str:
     """Return the symbol before each source sentence that is translated to a language, in a model of several directions."""
     return f"<2{target}>"
+
+
+def without_tags(source: str, tags: Collection[str] = ()) -> str:
+    """Return a source sentence without the symbols at its beginning that name its target, and without these."""
+    first, _, rest = source.partition(" ")
+    return without_tags(rest, tags) if first in tags or re.fullmatch(tag_of(r"[\w-]+"), first) else source
 
 
 def direction_of(manifest: Mapping[str, Any]) -> str:

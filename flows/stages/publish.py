@@ -37,6 +37,7 @@ from transformer_core.tasks import TARGETS, Task
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
+ASKED = {"nbest": False, "scores": False, "glossary": ""}  # What a request can ask for beside a search.
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
 REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "sentencex", "torch")
 
@@ -139,7 +140,7 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
             code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-            input_example=(EXAMPLE, {**search, "nbest": False, "scores": False, **({"to": ""} if target == TARGETS else {})}),
+            input_example=(EXAMPLE, {**search, **ASKED, **({"to": ""} if target == TARGETS else {})}),
             pip_requirements=requirements(),
             step=updates,
             tags=dict(tags),

@@ -161,7 +161,6 @@ def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: 
     by_default = partial(call, "translate", "--model", scored(model), *output)
     assert by_default(stdin=stdin) == asked
     assert by_default("--alpha", "0.5", stdin=stdin) == translate(*output, *options, "--alpha", "0.5", stdin=stdin) != asked
-    assert by_default("--sample", "2", stdin=stdin).code == 0
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,6 @@ def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: 
     [
         ((), "ctranslate2, int8"),
         (("--nbest",), "ctranslate2, int8"),
-        (("--sample", "2"), "torch, float32"),
         (("--prefixes", "prefixes"), "torch, float32"),
         (("--engine", "torch"), "torch, float32"),
         (("--precision", "float64"), "torch, float64"),
@@ -184,14 +182,6 @@ def test_the_engine_and_precision_of_a_model_give_way_to_options_that_these_lack
     (tmp_path / "prefixes").write_bytes(b"der\n")
     done = call("translate", "--model", scored(model, engine="ctranslate2", precision="int8"), "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err.split(", on ")[0]) == (0, f"engine {engine}")
-
-
-def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Call) -> None:
-    asked = ("--sample", "3", "--temperature", "2", "--top-p", "0.9", "--nbest")
-    done = translate(*asked, stdin=b"the dog\na cat\n")
-    assert [line.split("\t")[0] for line in done.out.split("\n")[:-1]] == ["1"] * 3 + ["2"] * 3
-    assert translate(*asked, stdin=b"the dog\na cat\n").out == done.out
-    assert translate(*asked, "--seed", "2", stdin=b"the dog\na cat\n").out != done.out
 
 
 def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.corpus.corpora import written_raw
+from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.corpus.test_cleaning import FOREIGN, OFF, OVERLAP
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, VOCAB, translations, write_model
 from tests.refusals import refused
-from transformer_core import load
+from transformer_core import load, recipes
 from transformer_core.cli import main
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
 from transformer_core.corpus.sources.catalogue import check_direction, find_entry
@@ -19,12 +22,17 @@ from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import check_tags
 from transformer_core.corpus.text import read_lines, read_pairs, write_lines
+from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.decoding.translator import Translator
-from transformer_core.evaluation.metrics import score_sets
+from transformer_core.evaluation.metrics import SCORING, score_sets
+from transformer_core.evaluation.neural import with_comet
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
+from transformer_core.tasks import TRANSLATION
+from transformer_core.training.devices import Rank
+from transformer_core.training.validation import Validation
 
 ENTRY = """
 name: talk
@@ -161,7 +169,7 @@ def test_a_model_of_several_directions_translates_to_the_language_asked_for(caps
 
     translator = Translator.load(directory)
     for to in ("de", "en"):
-        best = translator.translate([f"<2{to}> {line}" if line else "" for line in read_lines(Path("in"))], Search())
+        best = translations(translator, [f"<2{to}> {line}" if line else "" for line in read_lines(Path("in"))], Search())
         scored = [f"{ranked[0].score:.4f}\t{ranked[0].log_probability:.4f}\t{ranked[0].text}\n" for ranked in best]
         assert translated("--to", to, "in") == (0, "".join(scored))
     assert translated("in") == (78, "--to: the model translates to de, en. Name one, for example de.\n")
@@ -169,7 +177,29 @@ def test_a_model_of_several_directions_translates_to_the_language_asked_for(caps
     assert translated("--to", "fr", "in", model=single)[1] == "--to: the model translates to de alone, got fr. Leave it out.\n"
     with refused(78, "to: the model translates to de, en"):
         load(directory).translate(["a cat"])
-    best, _, _ = translator.translate(["<2en> a cat", "", ""], Search())
+    best, _, _ = translations(translator, ["<2en> a cat", "", ""], Search())
     assert load(directory, engine="torch").translate(["a cat"], to="en") == [best[0].text]
     export_model(directory, Path("out"))
     assert json.loads(Path("out/source_prefixes.json").read_text(encoding="utf-8")) == {"de": ["▁", "<2de>"], "en": ["▁", "<2en>"]}
+
+
+def test_a_command_for_comet_gets_sources_without_tags(tmp_path: Path) -> None:
+    """In a validation, and in the evaluation of test sets."""
+    script = tmp_path / "metric.py"  # 1 for a source as it was without tags, else 0.
+    script.write_text(
+        "import json, sys\nfor line in sys.stdin:\n"
+        f"    print(int(json.loads(line)['source'] in {TEXT!r}), end='\\n', flush=True) if line.strip() else None\n"
+    )
+    command = f"{sys.executable} {script}"
+    subword = learnt_subword(TEXT, tmp_path / "spm.model", vocab_size=VOCAB + 2, user_symbols=["<2de>", "<web>"])
+    sources = [f"<2de> {TEXT[0]}", f"<2de> <web> {TEXT[1]}"]
+    write_binarized(tmp_path, *[[subword.encode(line) for line in side] for side in (sources, TEXT[2:4])], subword)
+    settings = recipes.load("tatoeba").train.model_copy(update={"precision": "float32", "comet": command})
+    size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+    model, rank, split = build(size, subword.vocab_size), Rank(0, 1, torch.device("cpu")), open_split(tmp_path / "train")
+    found = Validation(model, split, subword, TEXT[2:4], settings, TRANSLATION, rank, bool).scores()
+    assert found is not None
+    assert found["comet"] == 100
+    with with_comet(SCORING, command, "evaluate.comet", lambda _: sources[:1]) as scoring:
+        *_, comet = scoring.comparisons([""], ["a"], ["b"])
+    assert comet.baseline == comet.candidate == 100

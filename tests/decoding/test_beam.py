@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.decoding.parity import forced_log_probabilities, made_up_pairs, padded
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
-from transformer_core.decoding import hypotheses
+from transformer_core.decoding import beam as beam_module
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel, logsumexp, top_logits
 from transformer_core.decoding.translator import Ensemble
@@ -137,7 +137,7 @@ def test_a_narrow_beam_is_the_search_as_one_writes_it_down(beam: int, patience: 
 @pytest.mark.parametrize("seed", range(6))
 def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one word only, beam 2 holds every output there is, and only the stopping rule could lose one. The trace grows on the way."""
-    monkeypatch.setattr(hypotheses, "_STEPS_AT_FIRST", 1)
+    monkeypatch.setattr(beam_module, "_STEPS_AT_FIRST", 1)
     model = ScriptedModel(seed)
     forbid = torch.zeros(VOCAB, dtype=torch.float64)
     forbid[list(WORDS[1:])] = -torch.inf

@@ -13,7 +13,7 @@ import sentencepiece
 import torch
 
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, padded
-from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
+from tests.models.on_disk import VOCAB, translations, with_drawn_norms, write_model
 from tests.refusals import refused
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
@@ -62,7 +62,8 @@ def search(
     engine: CTranslate2Engine, sources: list[list[int]], settings: Search, batch_tokens: int = 4096, scored: bool = True
 ) -> list[list[Finished]]:
     """Translate as `begin` does, but return token ids."""
-    return engine._begin(sources, settings, batch_tokens, scored)()
+    lists = engine.begin(sources, settings, batch_tokens, scored)()
+    return [[Finished(found.ids, found.log_probability, found.score) for found in ranked] for ranked in lists]
 
 
 CONVERTED: list[dict[str, Any]] = [
@@ -246,7 +247,7 @@ def test_bytes_give_the_same_printable_text_with_either_engine(tmp_path: Path) -
     )
     tokens = [theirs.subword.encode(text) for text in texts]
     found = [ranked[0].text for ranked in theirs.translate_tokens(tokens, greedy, 4096)]
-    assert found == [ranked[0].text for ranked in ours.translate(texts, greedy)]
+    assert found == [ranked[0].text for ranked in translations(ours, texts, greedy)]
     assert any("\ufffd" in text for text in found)
     assert all(text.isprintable() for text in found)
 

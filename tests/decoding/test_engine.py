@@ -15,7 +15,6 @@ from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose_engine, load_engine, translated
-from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 
 POWER = Search(4, 0.6, "power", max_extra=20, patience=1)
@@ -40,7 +39,6 @@ def test_on_a_cpu_auto_is_ctranslate2_where_it_can_do_what_is_asked(precision: A
 
 # What CTranslate2 cannot do.
 MISSING: list[tuple[dict[str, Any], str]] = [
-    ({"search": Sampling(2)}, "not used for samples"),
     ({"models": 2}, "no ensembles"),
     ({"prefixes": True}, "not used with prefixes"),
     ({"device": torch.device("cuda")}, "not used on a GPU"),
@@ -55,10 +53,10 @@ DIFFERENT: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, search: Any = POWER, **options: Any) -> DecodingRequest:
+def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, **options: Any) -> DecodingRequest:
     if size is not SMALL:
         directory = write_drawn(tmp_path / "other", size)
-    return DecodingRequest([directory] * models, search, **options)
+    return DecodingRequest([directory] * models, POWER, **options)
 
 
 @pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])

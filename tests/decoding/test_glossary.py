@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.on_disk import write_drawn
+from tests.models.on_disk import translations, write_drawn
 from tests.refusals import refused
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.glossary import Glossary, read_glossary
@@ -35,7 +35,7 @@ def test_terms_are_whole_words_the_longest_first_and_one_in_lower_case_is_found_
 def test_each_translation_has_the_wanted_words_and_one_without_terms_stays(translator: Translator) -> None:
     lines = ["the dog sees a cat", "the house", "", "a cat sees the dog", "the house sees a cat"]
     glossary = Glossary({"dog": "Hund", "cat": "Katze sieht"})
-    plain = translator.translate(lines, SEARCH)
+    plain = translations(translator, lines, SEARCH)
     found = translated(translator, glossary, lines)
     assert [found[1], found[2]] == [plain[1], plain[2]]
     for number in (0, 3, 4):
@@ -50,9 +50,9 @@ def test_each_translation_has_the_wanted_words_and_one_without_terms_stays(trans
 
 def test_the_place_of_a_wanted_word_is_that_of_the_best_score(translator: Translator) -> None:
     (found,) = translated(translator, Glossary({"dog": "Hund"}), ["the dog sees a cat"])
-    begun = [text.text for text in translator.translate(["the dog sees a cat"], SEARCH)[0]]
+    begun = [text.text for text in translations(translator, ["the dog sees a cat"], SEARCH)[0]]
     beginnings = {f"{' '.join(text.split()[:words])} Hund".strip() for text in begun for words in range(len(text.split()) + 1)}
-    again = translator.translate(["the dog sees a cat"] * len(beginnings), SEARCH, prefixes=sorted(beginnings))
+    again = translations(translator, ["the dog sees a cat"] * len(beginnings), SEARCH, prefixes=sorted(beginnings))
     with_it = [hypothesis for hypotheses in again for hypothesis in hypotheses if "Hund" in hypothesis.text.split()]
     assert found[0].score == pytest.approx(max(hypothesis.score for hypothesis in with_it), abs=1e-9)
 

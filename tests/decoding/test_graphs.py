@@ -14,10 +14,8 @@ from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
 from tests.models.on_disk import SMALL, VOCAB
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import beam as beam_module
-from transformer_core.decoding import hypotheses
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.models.architectures import build
 from transformer_core.models.ops import decoding_graphs as graphs
 from transformer_core.models.ops.choice import prepare_for_decoding
@@ -73,7 +71,7 @@ class RecordedTransformer(graphs.GraphedTransformer):
 
 @pytest.fixture(autouse=True)
 def _sentences_are_removed_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hypotheses, "_SHARE_DONE", 1 / 2)
+    monkeypatch.setattr(beam_module, "_SHARE_DONE", 1 / 2)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def _sentences_are_removed_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_captured_steps_are_those_of_the_model(search: Search, positions: int, model: WordsOnly, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sentences that are removed, slots and a trace that run out, outputs of the greatest length, and batches after one another."""
-    monkeypatch.setattr(hypotheses, "_STEPS_AT_FIRST", 8)
+    monkeypatch.setattr(beam_module, "_STEPS_AT_FIRST", 8)
     monkeypatch.setattr(graphs, "_POSITIONS", positions)
     monkeypatch.setattr(graphs, "_MORE", -1.0)
     recorded = RecordedTransformer(model)
@@ -111,13 +109,12 @@ def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
     assert recorded.replays
 
 
-def test_captured_steps_begin_with_a_prefix_and_draw_the_same_samples(model: WordsOnly) -> None:
+def test_captured_steps_begin_with_a_prefix(model: WordsOnly) -> None:
     tokens, prefix = padded(SOURCES), padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
-    for search, settings, begun in ((beam_search, Search(4, max_extra=6), prefix), (sample, Sampling(3, top_p=0.9, max_extra=6), None)):
-        recorded = RecordedTransformer(model)
-        expected, found = (search(either, tokens, tokens != PAD, settings, begun) for either in (model, recorded))  # type: ignore[operator]
-        assert_same(found, expected)
-        assert recorded.replays
+    recorded = RecordedTransformer(model)
+    expected, found = (beam_search(either, tokens, tokens != PAD, Search(4, max_extra=6), prefix) for either in (model, recorded))
+    assert_same(found, expected)
+    assert recorded.replays
 
 
 def assert_same(found: list[list[Finished]], expected: list[list[Finished]]) -> None:
@@ -155,7 +152,7 @@ def test_captured_steps_on_a_gpu_are_those_of_the_model(
     """With sentences that are removed, slots that run out, and several batches after one another."""
     monkeypatch.setattr(graphs, "_POSITIONS", positions)
     monkeypatch.setattr(graphs, "_MORE", -1.0)
-    monkeypatch.setattr(hypotheses, "_FEW_ON_GPU", 16)
+    monkeypatch.setattr(beam_module, "_FEW_ON_GPU", 16)
     there, search = deepcopy(model).cuda(), Search(beam, 0.6, "power", max_extra=20, patience=patience)
     captured = graphs.graphed(there)
     assert isinstance(captured, graphs.GraphedTransformer)

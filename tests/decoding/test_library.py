@@ -8,7 +8,7 @@ import pytest
 
 from tests.clone import ROOT
 from tests.decoding.parity import WordsOnly
-from tests.models.on_disk import write_model
+from tests.models.on_disk import translations, write_model
 from transformer_core import load
 from transformer_core.cli import main
 from transformer_core.config import PAPER_SEARCH
@@ -35,14 +35,14 @@ def test_a_loaded_model_translates_as_the_command_does(directory: Path, capfdbin
 
 def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(directory: Path) -> None:
     found = load(str(directory), engine="torch").hypotheses(LINES, nbest=2, beam=4)
-    wanted = Translator.load(directory).translate(LINES, Search(4, 1.0, "power", nbest=2))
+    wanted = translations(Translator.load(directory), LINES, Search(4, 1.0, "power", nbest=2))
     assert [[(each.text, each.score) for each in ranked] for ranked in found] == [
         [(each.text, each.score) for each in ranked[:2]] for ranked in wanted
     ]
     assert [len(ranked) for ranked in found] == [2, 1, 2]
     own = load(directory, precision="int8")
-    assert own.translate(LINES)[1] == ""
-    assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]
+    assert own.translate(LINES)[1] == own.translate(LINES, beam=1)[1] == ""
+    assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]  # Loaded once.
 
 
 def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:

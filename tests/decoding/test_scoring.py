@@ -103,12 +103,6 @@ def test_memory_is_bounded_by_rows_times_the_longest_side() -> None:
     assert [rows for rows, _ in shapes[-4:]] == [1, 1, 1, 1]
 
 
-def test_an_empty_source_has_the_empty_translation_for_certain_and_no_other() -> None:
-    scored = score_tokens(built(PAPER), [[EOS], [EOS], [5, EOS]], [[EOS], [7, EOS], [EOS]], 64)
-    assert scored[:2] == [[0.0], [-math.inf, -math.inf]]
-    assert scored[2] == pytest.approx(by_hand(built(PAPER), [5, EOS], [EOS]), abs=1e-10)
-
-
 def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
     exact = score_tokens(model.float(), SOURCES, TARGETS, 64)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,6 +1,7 @@
 """Shortlists: from aligned pairs, against brute force, and a translation that depends on its sentence alone."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,11 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from tests.decoding.parity import WordsOnly, made_up_pairs
-from tests.models.on_disk import TEXT, VOCAB, write_drawn
+from tests.models.on_disk import TEXT, VOCAB, translations, write_drawn
 from tests.refusals import refused
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
 from transformer_core.models.transformer import Transformer
@@ -38,33 +38,24 @@ NEXT = shortlist({word: [other for other in (word, word + 1, word + 2) if other 
 EVERYTHING = shortlist({}, range(VOCAB))
 
 
-class Ids:
-    """A vocabulary whose text is the token ids."""
-
-    def decode(self, tokens: list[int]) -> str:
-        return " ".join(map(str, tokens))
-
-
-Outputs = list[list[tuple[str, float]]]
+Outputs = list[list[tuple[list[int], float]]]
 
 
 def searched(
     model: Transformer,
     allowed: Shortlist | None,
     sources: Sequence[Sequence[int]] = SOURCES,
-    search: Search | Sampling = SEARCH,
     batch_tokens: int = 200,
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> Outputs:
-    translator = Translator(model, Ids(), shortlist=allowed)  # type: ignore[arg-type]
-    lists = translator.translate_tokens(sources, search, batch_tokens, prefixes)
-    return [[(hypothesis.text, hypothesis.score) for hypothesis in hypotheses] for hypotheses in lists]
+    translator = Translator(model, None, shortlist=allowed)  # type: ignore[arg-type]  # No text is made.
+    lists = translator.translate_tokens(sources, SEARCH, batch_tokens, prefixes)
+    return [[(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses] for hypotheses in lists]
 
 
 def same(found: Outputs, wanted: Outputs, within: float) -> bool:
-    texts = [[text for text, _ in hypotheses] for hypotheses in found] == [[text for text, _ in hypotheses] for hypotheses in wanted]
-    flat = ([score for hypotheses in outputs for _, score in hypotheses] for outputs in (found, wanted))
-    return texts and next(flat) == pytest.approx(next(flat), abs=within)
+    (ids, scores), (other_ids, other_scores) = (zip(*chain(*outputs), strict=True) for outputs in (found, wanted))
+    return bool(ids == other_ids and scores == pytest.approx(other_scores, abs=within))
 
 
 class Masked(Transformer):
@@ -114,14 +105,11 @@ def test_a_translation_does_not_depend_on_its_batch(double: Transformer, alone: 
     assert same(found, [alone[number] for number in numbers], within=1e-9)
 
 
-def test_a_draw_and_a_prefix_stay_on_the_list_and_the_prefix_may_be_beside_it(double: Transformer) -> None:
+def test_a_prefix_may_be_beside_the_list_and_what_follows_it_stays_on_it(double: Transformer) -> None:
     source = [WORDS[0], WORDS[1], EOS]
-    allowed = {*map(str, NEXT.of(source).tolist())}
-    drawn = searched(double, NEXT, [source] * 20, Sampling(2))
-    assert {token for hypotheses in drawn for text, _ in hypotheses for token in text.split()} <= allowed
-    ((text, _), *_), *_ = searched(double, NEXT, [source], prefixes=[[WORDS[11]]])
-    first, *rest = text.split()
-    assert first == str(WORDS[11])
+    allowed = {*NEXT.of(source).tolist()}
+    (((first, *rest), _), *_), *_ = searched(double, NEXT, [source], prefixes=[[WORDS[11]]])
+    assert first == WORDS[11]
     assert {*rest} <= allowed | {first}
 
 
@@ -161,7 +149,7 @@ def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Pat
     with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
         Translator.load(directory, shortlist=True)
     EVERYTHING.save(directory / SHORTLIST)
-    found, wanted = (Translator.load(directory, shortlist=given).translate(TEXT, Search()) for given in (True, False))
+    found, wanted = (translations(Translator.load(directory, shortlist=given), TEXT, Search()) for given in (True, False))
     assert [ranked[0].text for ranked in found] == [ranked[0].text for ranked in wanted]
     with pytest.raises(UserError, match="not supported with several models"):
         Translator.load(directory, directory, shortlist=True)

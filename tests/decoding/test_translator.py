@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models.on_disk import SMALL, TEXT, VOCAB, overflowing_in_fp16, write_drawn, write_model
+from tests.models.on_disk import SMALL, TEXT, VOCAB, overflowing_in_fp16, translations, write_drawn, write_model
 from tests.models.test_architectures import SIZES, built, tokens
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator, batches_of
 from transformer_core.models.architectures import build
 from transformer_core.models.ops.choice import prepare_for_decoding
@@ -36,7 +35,7 @@ def test_copies_on_several_devices_change_no_translation(directory: Path) -> Non
     """Scores to the last bits: the threads that copies run in may have another number of OpenMP threads than this one has been given."""
     alone = Translator.load(directory, precision="float64", device=torch.device("cpu"))
     shared = replace(alone, replicas=(deepcopy(alone.model), deepcopy(alone.model)))
-    found, expected = ([*chain(*each.translate(LINES, SEARCH, batch_tokens=20))] for each in (shared, alone))
+    found, expected = ([*chain(*translations(each, LINES, SEARCH, batch_tokens=20))] for each in (shared, alone))
     assert [hypothesis.text for hypothesis in found] == [hypothesis.text for hypothesis in expected]
     assert [hypothesis.score for hypothesis in found] == pytest.approx([hypothesis.score for hypothesis in expected], abs=1e-12)
 
@@ -61,27 +60,22 @@ def test_a_model_prepared_for_decoding_computes_the_same(size: ModelSize) -> Non
 def test_only_the_text_that_is_read_is_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, decode = [], Subword.decode
     monkeypatch.setattr(Subword, "decode", lambda *given: made.append(decode(*given)) or made[-1])
-    (ranked,) = Translator.load(directory).translate(LINES[1:2], SEARCH)
+    (ranked,) = translations(Translator.load(directory), LINES[1:2], SEARCH)
     assert len(ranked) == SEARCH.beam
     assert [ranked[0].text, ranked[0].text] == 2 * made
 
 
-def test_one_text_in_place_of_lines_is_refused(directory: Path) -> None:
-    with pytest.raises(TypeError, match=r"^lines: one text; put it in a list: \['the dog'\]$"):
-        Translator.load(directory).translate("the dog", SEARCH)
-
-
-@pytest.mark.parametrize("search", [Search(beam=1), SEARCH, Sampling(2, max_extra=4)], ids=["greedy", "beam", "sampling"])
-def test_logits_that_overflow_in_fp16_are_an_error_or_an_empty_translation(search: Search | Sampling, tmp_path: Path) -> None:
+@pytest.mark.parametrize("search", [Search(beam=1), SEARCH], ids=["greedy", "beam"])
+def test_logits_that_overflow_in_fp16_are_an_error_or_an_empty_translation(search: Search, tmp_path: Path) -> None:
     directory = write_model(overflowing_in_fp16(build(replace(SMALL, norm="pre"), VOCAB)), tmp_path / "model")
     cpu = torch.device("cpu")
-    assert all(len(ranked) >= 1 for ranked in Translator.load(directory, device=cpu).translate(LINES, search))
+    assert all(len(ranked) >= 1 for ranked in translations(Translator.load(directory, device=cpu), LINES, search))
     half = Translator.load(directory, precision="fp16", device=cpu)
     with refused(78, r"^precision fp16: the logits of a sentence are not finite\. Take bf16 or float32\.$"):
-        half.translate(LINES, search)
-    assert replace(half, strict=False).translate(LINES[:3], search) == [[Hypothesis("", 0.0, 0.0, 0)]] * 3
+        translations(half, LINES, search)
+    assert translations(replace(half, strict=False), LINES[:3], search) == [[Hypothesis("", 0.0, 0.0, 0)]] * 3
     with refused(78, r"^precision fp16: "):
-        Translator.load(directory, directory, precision="fp16", device=cpu).translate(LINES, search)
+        translations(Translator.load(directory, directory, precision="fp16", device=cpu), LINES, search)
 
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=60), budget=st.integers(1, 200))

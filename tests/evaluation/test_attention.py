@@ -1,6 +1,7 @@
 """Attention weights of a pair against formulas written out here."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -9,10 +10,12 @@ import torch
 
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT
+from tests.refusals import refused
 from transformer_core.baselines.recurrent import Recurrent
 from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import attention_maps
+from transformer_core.evaluation.heads import Pronoun, count_heads, read_pronouns
 from transformer_core.models.architectures import build
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -119,3 +122,26 @@ def test_a_picture_shows_the_weights_of_each_chosen_head_with_their_pieces(subwo
             assert tuple("".join(pieces).replace("·", "") for pieces in (rows, columns)) == tuple(map("".join, labels[kind]))
     headings = [attention_picture(maps, kind, shown, 4).texts[0].get_text().split("\n")[2:] for kind in get_args(Kind)]
     assert headings == [["the dog sees a cat"], ["der Hund sieht eine Katze"], ["the dog sees a cat", "der Hund sieht eine Katze"]]
+
+
+def test_what_heads_look_at_most_is_counted_and_whether_a_pronoun_finds_its_noun() -> None:
+    """Four heads: at the end token, at the token before, at the one behind, and at the one three before or else the first."""
+    pieces = ["\u2581the", "\u2581do", "g", "\u2581sees", "\u2581it", ".", "</s>"]
+    targets = [[6] * 7, [0, 0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 6], [0, 0, 0, 0, 1, 2, 3]]
+    maps = AttentionMaps(pieces, [], [], {"encoder": np.eye(7, dtype=np.float32)[np.array([targets])]})
+    found = count_heads([Pronoun("the dog sees it.", "it", "dog", "sees")], [maps])
+    looked = {name: (6 * shares[0]).round().tolist() for name, shares in found.looked.items()}  # Of six tokens.
+    assert (looked["end token"], looked["previous token"][1:3]) == ([6, 0, 1, 0], [5, 0])
+    assert (looked["next token"][1:3], looked["same word"][1:3]) == ([0, 5], [2, 1])  # The first token, and the second piece of "dog".
+    assert found.found[0, :, 0].tolist() == [[False, False, False, True], [False, True, False, False]]
+    *table, together, counts = found.rows()
+    assert len(table) == 1 + 4
+    assert together == "a head finds the noun: 1 of 1 sentences; the other noun: 1"
+    assert counts.endswith("of the tokens: end token 1, previous token 1, next token 1, same word 1")
+
+
+@pytest.mark.parametrize("line", ["a cat\tcat\ta", "a cat\tcat\ta\tdog", ""])
+def test_a_line_without_a_pronoun_and_two_nouns_of_its_sentence_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "pronouns.tsv").write_text(f"a dog sees it\tit\ta\tdog\n{line}\n")
+    with refused(65, r"pronouns.tsv:2: not a sentence and, after tabs"):
+        read_pronouns(tmp_path / "pronouns.tsv")

@@ -12,7 +12,7 @@ from flows.stages import decode
 from flows.stages.decode import run
 from tests.corpus.encoded import write_binarized
 from tests.flows.stages import changed
-from tests.models.on_disk import TEXT, VOCAB, write_drawn
+from tests.models.on_disk import TEXT, VOCAB, translations, write_drawn
 from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines
@@ -66,7 +66,7 @@ def test_the_test_sets_are_translated_by_the_model_that_the_training_started_fro
     start = write_drawn(here / "pretrained/first", seed=2)
     run(changed(changed(params("torch"), "train", init_from="first"), "bpe", init_from="first"))
     search = Search(4, 1.0, "power", max_extra=3)
-    wanted = [ranked[0].text for ranked in Translator.load(start).translate([*TEXT, ""], search)]
+    wanted = [ranked[0].text for ranked in translations(Translator.load(start), [*TEXT, ""], search)]
     assert (here / "results/decode/start/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] == wanted
     assert (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] != wanted
     assert not (here / "results/decode/start/valid.hyp").exists()
@@ -104,5 +104,5 @@ def test_with_a_shortlist_the_outputs_are_those_of_a_translator_with_it(here: Pa
     used = {token for line in usual for token in subword.encode(line)}
     others = np.array(sorted({PAD, UNK, BOS, EOS, *set(range(VOCAB)) - used}))
     Shortlist(np.zeros(VOCAB + 1, np.int64), np.zeros(0, np.int64), others).save(model / SHORTLIST)
-    translated = Translator.load(model, shortlist=True).translate([*TEXT, ""], Search(4, 0.6, max_extra=3))
+    translated = translations(Translator.load(model, shortlist=True), [*TEXT, ""], Search(4, 0.6, max_extra=3))
     assert hypotheses(shortlist=True) == [found[0].text for found in translated] != usual

@@ -4,13 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,13 +24,13 @@ from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
 from tests.flows.publishing import LINES, publish_in, set_search
-from tests.models.on_disk import SMALL, write_model
+from tests.models.on_disk import SMALL, translations, write_model
 from tests.waiting import free_port
+from transformer_core import load
 from transformer_core.config import PAPER_SEARCH
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.translator import Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer
 
@@ -58,7 +58,7 @@ class Server:
         return answer.json()["predictions"]
 
     def wanted(self, lines: list[str], asked: dict[str, Any]) -> list[str]:
-        return [ranked[0].text for ranked in self.translator.translate(lines, Search(**asked))]
+        return [ranked[0].text for ranked in translations(self.translator, lines, Search(**asked))]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
             yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))
 
 
-def predictor(directory: Path) -> Callable[..., Any]:
+def predictor(directory: Path) -> partial[Any]:
     """The method predict of the model of a directory, without a server."""
     served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
     served.load_context(context)
@@ -93,24 +93,28 @@ def test_many_requests_from_eight_clients_get_the_translators_own_text(server: S
         assert all(clients.map(ask, range(168)))  # Each way of searching, first line and number of lines twice.
 
 
-def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
-    ranked = server.translator.translate(TEXTS[:3], Search(beam=3))
+def test_nbest_lists_scores_and_an_engine_can_be_requested(server: Server) -> None:
+    """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
+    ranked = translations(server.translator, TEXTS[:3], Search(beam=3))
     (first, *_), *_ = answer = server.predictions(TEXTS[:3], beam=3, nbest=True)
     assert [[one["text"] for one in found] for found in answer] == [[one.text for one in found] for found in ranked]
     assert first["score"] == pytest.approx(ranked[0][0].score, abs=1e-4)
     assert first["log_probability"] == pytest.approx(ranked[0][0].log_probability, abs=1e-4)
-    (alone,) = server.predictions(TEXTS[:1], beam=3, scores=True)
-    assert alone == {**first, "score": pytest.approx(first["score"]), "log_probability": pytest.approx(first["log_probability"])}
-
-
-def test_a_request_can_name_the_engine(server: Server) -> None:
-    """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
-    engine = CTranslate2Engine.load(AVERAGED, threads=1)
-    theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(3), 4_096)
+    assert server.predictions(TEXTS[:1], beam=3, scores=True) == [pytest.approx(first)]
+    theirs = load(AVERAGED, engine="ctranslate2").translate(TEXTS, beam=3)
     answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, beam=3)
-    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3, engine="auto")
+    assert [one["text"] for one in answered] == theirs == server.predictions(TEXTS, beam=3, engine="auto")
     greedy = [server.predictions(TEXTS, beam=1, engine=engine) for engine in ("auto", "torch")]
     assert greedy == [server.wanted(TEXTS, {"beam": 1})] * 2
+
+
+def test_a_request_can_have_a_glossary_to_which_the_models_own_engine_gives_way(server: Server, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(AVERAGED, tmp_path / "model"))
+    set_search(directory, engine="ctranslate2", precision="int8")
+    wanted = {"glossary": "dogs\tFahrrad\nman\tZwei Hunde"}
+    for texts in (server.predictions(LINES[:2], **wanted), predictor(directory)(LINES[:2], wanted)):
+        assert ["Zwei Hunde" in texts[0], "Fahrrad" in texts[1]] == [True, True]
+    assert server.predictions(LINES[:2], glossary="") == server.predictions(LINES[:2]) != texts
 
 
 BAD = {
@@ -127,6 +131,7 @@ BAD = {
     "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
     "another engine": ({"inputs": ["a"], "params": {"engine": "onnx"}}, "params.engine: "),
     "a shortlist that the model has not": ({"inputs": ["a"], "params": {"shortlist": True}}, "params.shortlist: this model was published"),
+    "a glossary without tabs": ({"inputs": ["a"], "params": {"glossary": "a\tb\nc"}}, "params.glossary:2: not a term, a tab and its"),
     "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
 }
 
@@ -174,9 +179,10 @@ def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(mod
     set_search(directory, precision="float64", beam=2, penalty="power", alpha=1.5, max_extra=3)
     predict = predictor(directory)
     translator = Translator.load(directory, precision="float64")
-    wanted, other = (translator.translate(TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
+    wanted, other = (translations(translator, TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
     assert predict(TEXTS) == [ranked[0].text for ranked in wanted]
     assert predict(TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
+    assert len(predict.func.__self__.model._engines) == 1  # All requests share one, which on a GPU keeps the memory of captured steps.
 
 
 def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,20 +192,10 @@ def test_a_model_of_several_directions_is_asked_for_the_target_language(tmp_path
     publish_in(tmp_path, directory, monkeypatch)
     served, translator = pyfunc.load_model(f"models:/{MODEL}"), Translator.load(directory)
     for tag, to in zip(tags, ("de", "fr"), strict=True):
-        wanted = translator.translate([f"{tag} {text}" for text in LINES[:4]], Search())
+        wanted = translations(translator, [f"{tag} {text}" for text in LINES[:4]], Search())
         assert served.predict(LINES[:4], params={"to": to, "engine": "torch"}) == [ranked[0].text for ranked in wanted]
     with pytest.raises(MlflowException, match=r"params\.to: the model translates to de, fr\. Name one"):
         served.predict(LINES[:4])
-
-
-def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(model_directory: Path) -> None:
-    found = [[Hypothesis("", 0.0, 0.0, 0)] for _ in TEXTS]
-    predict = predictor(model_directory)
-    with patch.object(Translator, "translate_tokens", autospec=True, return_value=found) as translate_tokens:
-        for beam in (1, 4):
-            predict(TEXTS, {"engine": "torch", "beam": beam})
-    first, second = (call.args[0] for call in translate_tokens.call_args_list)
-    assert first is second
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -214,7 +210,7 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
         [predict([text], {**asked, "shortlist": shortlist})[0] for text in TEXTS[:4]] for shortlist in (True, False)
     )
     assert narrow != wide == server.predictions(TEXTS[:4], **asked)
-    ranked = Translator.load(directory, shortlist=True).translate(TEXTS[:4], Search(1))
+    ranked = translations(Translator.load(directory, shortlist=True), TEXTS[:4], Search(1))
     assert narrow == [hypotheses[0].text for hypotheses in ranked]
 
 

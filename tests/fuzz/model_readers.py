@@ -14,7 +14,7 @@ import torch
 from tests.corpus.encoded import write_binarized
 from tests.fuzz import text_readers
 from tests.fuzz.fuzzer import Reader
-from tests.models.on_disk import VOCAB, write_drawn
+from tests.models.on_disk import VOCAB, translations, write_drawn
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
@@ -55,7 +55,7 @@ def _write(files: dict[str, bytes], directory: Path) -> Path:
 def _translate(directory: Path) -> None:
     """Load a model and translate with it: what loads must also work."""
     model, subword = load_for_decoding(directory)
-    Translator(model, subword).translate(["the dog sees a cat"], _SEARCH)
+    translations(Translator(model, subword), ["the dog sees a cat"], _SEARCH)
 
 
 def _config(data: bytes, folder: Path) -> None:

@@ -8,6 +8,8 @@ import torch
 
 from tests.corpus.encoded import learnt_subword
 from transformer_core.config import Decode
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
@@ -68,3 +70,12 @@ def with_drawn_norms(model: TranslationModel) -> TranslationModel:
             if parameter.dim() == 1:
                 parameter.normal_(mean=1.0, std=0.2)
     return model
+
+
+def translations(
+    translator: Translator, lines: Sequence[str], search: Search, batch_tokens: int = 4096, prefixes: Sequence[str] | None = None
+) -> list[list[Hypothesis]]:
+    """Those of each line, which may be made to begin with these words."""
+    sources = [translator.subword.encode(line) for line in lines]
+    starts = None if prefixes is None else [translator.subword.of_target.encode(prefix)[:-1] for prefix in prefixes]
+    return translator.translate_tokens(sources, search, batch_tokens, starts)

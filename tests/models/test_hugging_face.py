@@ -10,18 +10,25 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from mlflow.pyfunc.model import PythonModelContext
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from flows.record.served_model import ServedTranslator
 from tests.clone import bundled
-from tests.models.on_disk import SMALL, with_drawn_norms, write_drawn, write_model
+from tests.models.on_disk import SMALL, translations, with_drawn_norms, write_drawn, write_model
 from tests.refusals import refused
+from transformer_core import load
+from transformer_core.corpus.sources.catalogue import Translated
+from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword, padded
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.hugging_face import export_model, import_model
 from transformer_core.decoding.restricted import Shortlisted
+from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import Translator
 from transformer_core.files import read_json, write_json
 from transformer_core.models.architectures import build
@@ -163,8 +170,23 @@ def test_an_imported_model_learns_and_what_it_has_learnt_is_the_same_text_in_thr
         outputs = theirs.generate(**tokenizer(sources, return_tensors="pt", padding=True), num_beams=beam, length_penalty=1.0)
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
         assert sum(text == target for text, (_, target) in zip(texts, learnt, strict=True)) > 8
-        assert [ranked[0].text for ranked in translator.translate(sources, search)] == texts
+        assert [ranked[0].text for ranked in translations(translator, sources, search)] == texts
         assert [ranked[0].text for ranked in engine.translate_tokens([tokens for tokens, _ in pairs], search, 4096)] == texts
+
+
+def test_an_imported_model_is_served_and_translates_a_corpus(tmp_path: Path) -> None:
+    """As `load` translates with it, with the search of its generation_config.json, or with that of the source `translated`."""
+    directory, texts = tmp_path / "model", SOURCES[:6]
+    import_model(marian(tmp_path / "marian"), directory)
+    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
+    served.load_context(context)
+    found = served.predict(context, texts, {"max_extra": 9})
+    assert found == load(directory).translate(texts, max_extra=9)
+    assert len({*found}) > 1
+    wanted, pairs = Translated(corpus="news", model="opus", side="target", beam=2), [Pair(text.encode(), b"") for text in texts]
+    made = list(CorpusTranslator(Shards(tmp_path / "shards"), ("en", "de"))(wanted, directory, iter(pairs)))
+    expected = load(directory).translate(texts, beam=2, alpha=wanted.alpha, penalty="wu", max_extra=Search.max_extra)
+    assert [(pair.source.decode(), pair.target.decode()) for pair in made] == list(zip(texts, expected, strict=True))
 
 
 def test_the_loss_of_a_model_with_an_output_bias_is_that_of_its_logits() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.on_disk import SMALL, write_model
+from tests.models.on_disk import SMALL, translations, write_model
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.architectures import build
@@ -21,12 +21,12 @@ def test_a_model_that_has_learnt_nothing_writes_valid_trees_over_all_words(tmp_p
     directory = write_model(build(SMALL, 46), tmp_path / "model", target="tree", user_symbols=SYMBOLS)
     translator = Translator.load(directory)
     search = Search(beam, max_extra=300)
-    for sentence, outputs in zip(SENTENCES, translator.translate(SENTENCES, search), strict=True):
+    for sentence, outputs in zip(SENTENCES, translations(translator, SENTENCES, search), strict=True):
         gold = [Tree("NN", word=word) for word in sentence.split()]
         assert outputs
         for output in outputs:
             assert output.text.split().count(WORD_SYMBOL) == len(gold)
             assert "(VP" not in output.text
             assert not repaired(output.text, gold).malformed
-    together = [outputs[0].text for outputs in translator.translate(SENTENCES, search)]
-    assert together == [translator.translate([sentence], search)[0][0].text for sentence in SENTENCES]
+    together = [outputs[0].text for outputs in translations(translator, SENTENCES, search)]
+    assert together == [translations(translator, [sentence], search)[0][0].text for sentence in SENTENCES]

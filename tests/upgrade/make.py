@@ -15,6 +15,7 @@ import torch
 from flows.process.runner import report_exit
 from flows.record.run import RUN_FILE, RunRecord, Score
 from tests.corpus.encoded import write_binarized
+from tests.models import on_disk
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.training.test_trainer import SETTINGS, trainer_of, weights
 from transformer_core.corpus.text import write_lines
@@ -68,7 +69,7 @@ def write_record() -> None:
 
 def translations(directory: Path) -> list[list[Hypothesis]]:
     """Translate the lines of `TEXT` with a model directory."""
-    return Translator(*load_for_decoding(directory)).translate(TEXT, SEARCH)
+    return on_disk.translations(Translator(*load_for_decoding(directory)), TEXT, SEARCH)
 
 
 def logits(directory: Path) -> list[list[float]]:

@@ -46,15 +46,12 @@ def _whole(text: str) -> int:
 
 
 positive_int = _checked(_whole, lambda value: value > 0, "a whole number above 0")
-non_negative_int = _checked(_whole, lambda value: value >= 0, "a whole number, 0 or more")
 positive_float = _checked(float, lambda value: 0 < value < math.inf, "a number above 0")
 non_negative_float = _checked(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")
 beam = _checked(_whole, lambda value: 0 < value <= 100, "a whole number from 1 to 100")  # As decode.beam.
-samples = _checked(_whole, lambda value: 0 < value <= 10_000, "a whole number from 1 to 10,000")
 max_extra = _checked(_whole, lambda value: 0 < value <= 100_000, "a whole number from 1 to 100,000")
 up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 10")  # As decode.alpha.
 up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
-fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
 vocabulary_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
 sentence = _checked(str, lambda text: text.encode().decode() == text, "valid UTF-8")  # Python passes other bytes on as surrogates.
 _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")
@@ -87,8 +84,11 @@ def chosen_device(name: str | None) -> "torch.device | None":
     return device
 
 
-def add_threads_argument(parser: argparse._ActionsContainer) -> None:
-    """Add the option --threads."""
+def add_computing_arguments(parser: argparse._ActionsContainer, counted: str) -> None:
+    """Add the options --batch-tokens, which bounds what is counted, --device and --threads."""
+    bound = f"most {counted} in a batch, padding included; bounds memory (default: 4096)"
+    parser.add_argument("--batch-tokens", metavar="N", type=positive_int, help=bound)
+    add_device_argument(parser)
     parser.add_argument("--threads", metavar="N", type=_threads, help="threads on a CPU (default: $OMP_NUM_THREADS, or one a core)")
 
 

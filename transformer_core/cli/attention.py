@@ -1,4 +1,4 @@
-"""`transformer-core attention`: the attention weights of a model for one sentence, as pictures and as numbers."""
+"""`transformer-core attention` and `heads`: a model's attention in one sentence, as pictures and numbers, and counts over sentences."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ _NUMBERS = "attention.json"
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the commands to the parser."""
     parser = add_command(
         commands,
         "attention",
@@ -44,6 +44,12 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     add_device_argument(parser)
     parser.set_defaults(run=run)
+    summary = "count what the heads of an encoder look at, and how often a pronoun finds its noun"
+    heads = add_command(commands, "heads", summary, "transformer-core heads docs/pronouns.tsv --model models/averaged")
+    heads.add_argument("sentences", metavar="FILE", type=Path, help="lines of a sentence, a pronoun, its noun, another noun; with tabs")
+    heads.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    add_device_argument(heads)
+    heads.set_defaults(run=run_heads)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,23 +61,35 @@ def run(arguments: argparse.Namespace) -> int:
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
-    target = (
-        _translated(model, source) if arguments.target is None else _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
-    )
+    if arguments.target is None:
+        target = _translated(model, subword, source)
+    else:
+        target = _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     if arguments.kind not in (None, *maps.weights):
         raise configuration_error(f"--kind: this model has no {arguments.kind} attention", f"It has: {', '.join(maps.weights)}.")
     kinds = list(maps.weights) if arguments.kind is None else [arguments.kind]
     counts = max(maps.weights[kind].shape for kind in kinds)
-    layers, heads = (
-        _chosen(option, numbers, count)
-        for option, numbers, count in (("layers", arguments.layers, counts[0]), ("heads", arguments.heads, counts[1]))
-    )
+    layers, heads = _chosen("layers", arguments.layers, counts[0]), _chosen("heads", arguments.heads, counts[1])
     written = _write(maps, kinds, layers, heads, arguments.out)
     if arguments.target is None:
         print(subword.decode(target))
     shown = "; heads ".join(", ".join(map(str, numbers)) for numbers in (layers, heads))
     print(f"{arguments.out}: {', '.join(written)} (layers {shown})")
+    return 0
+
+
+def run_heads(arguments: argparse.Namespace) -> int:
+    """Print a line for each head, and what all of them do."""
+    from transformer_core.corpus.tokens.subword import EOS
+    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.evaluation.attention import attention_maps
+    from transformer_core.evaluation.heads import count_heads, read_pronouns
+
+    sentences = read_pronouns(arguments.sentences)
+    model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
+    maps = (attention_maps(model, subword, subword.encode(wanted.sentence), [EOS]) for wanted in sentences)
+    print(*count_heads(sentences, maps).rows(), sep="\n")
     return 0
 
 
@@ -101,22 +119,13 @@ def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str)
     return tokens
 
 
-def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
-    """Return the tokens of the best output of the search; encoding its text again could give other tokens.
+def _translated(model: "TranslationModel", subword: "Subword", source: list[int]) -> list[int]:
+    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.translator import Translator
 
-    Raises `UserError` (78): there is no output, because logits are not finite.
-    """
-    import torch
-
-    from transformer_core.decoding.beam import Search, beam_search
-    from transformer_core.decoding.translator import not_finite
-
-    tokens = torch.tensor([source], device=model.device)
-    mask = torch.ones_like(tokens, dtype=torch.bool)
-    (outputs,) = beam_search(model, tokens, mask, Search(), most_positions=model.most_positions)
-    if not outputs:
-        raise not_finite(model.output_weight.dtype)
-    return outputs[0].tokens
+    ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
+    return best.ids
 
 
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:

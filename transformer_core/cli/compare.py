@@ -24,11 +24,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("b", metavar="HYP_B", type=Path, help="those of system B for the same sentences")
     parser.add_argument(
-        "--ref",
-        metavar="R",
-        type=Path,
-        required=True,
-        help="reference translations, or for parsers a .tree file of gold trees",
+        "--ref", metavar="R", type=Path, required=True, help="reference translations, or for parsers a .tree file of gold trees"
     )
     parser.add_argument("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
     parser.add_argument("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")

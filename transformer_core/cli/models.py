@@ -67,10 +67,7 @@ def add_to(commands: Commands) -> None:
         "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from section machine)"
     )
     estimate.add_argument(
-        "--price",
-        metavar="P",
-        type=non_negative_float,
-        help="price of an hour of all machines (default: from machine.price_per_hour)",
+        "--price", metavar="P", type=non_negative_float, help="price of an hour of all machines (default: from machine.price_per_hour)"
     )
     estimate.add_argument("--json", action="store_true", help="print JSON")
     estimate.set_defaults(run=run_estimate)

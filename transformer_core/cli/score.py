@@ -5,15 +5,7 @@ import math
 import sys
 from pathlib import Path
 
-from transformer_core.cli.arguments import (
-    Commands,
-    add_command,
-    add_device_argument,
-    add_threads_argument,
-    chosen_device,
-    positive_int,
-    use_threads,
-)
+from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device, positive_int, use_threads
 from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import UserError
 
@@ -32,16 +24,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
-    parser.add_argument(
-        "--batch-tokens",
-        metavar="N",
-        type=positive_int,
-        default=4096,
-        help="most tokens of a side in a batch, padding included; bounds memory (default: 4096)",
-    )
     parser.add_argument("--max-input", metavar="N", type=positive_int, help="a sentence has at most N tokens (default: 1024)")
-    add_device_argument(parser)
-    add_threads_argument(parser)
+    add_computing_arguments(parser, "tokens of a side")
     parser.set_defaults(run=run)
 
 
@@ -50,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.config import MOST_INPUT
     from transformer_core.corpus.tokens.subword import EOS, printable
     from transformer_core.decoding.scoring import score_tokens
-    from transformer_core.decoding.translator import check_length, load_for_decoding
+    from transformer_core.decoding.translator import BATCH_TOKENS, check_length, load_for_decoding
     from transformer_core.training.loss import perplexity
 
     files = arguments.source, arguments.target
@@ -70,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
                     message = f"{path}:{line}: {len(tokens) - 1:,} tokens, at most {most:,} are scored"
                     raise UserError(message, "Split the sentence, or raise --max-input.")
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
-        found = score_tokens(model, sources, targets, arguments.batch_tokens)
+        found = score_tokens(model, sources, targets, arguments.batch_tokens or BATCH_TOKENS)
         for source, target, logs in zip(sources, targets, found, strict=True):
             row = [f"{math.fsum(logs):.4f}", str(len(logs))]
             if arguments.tokens:

@@ -1,1 +1,1 @@
-"""Decoding: beam search (paper 6.1), sampling, scoring of given translations, the translator, and CTranslate2."""
+"""Decoding: beam search (paper 6.1), scoring of given translations, the translator, and CTranslate2."""

@@ -42,17 +42,13 @@ class CTranslate2Engine:
 
     CTranslate2 ranks by log P / |Y|^alpha, where |Y| counts the end token. For the penalty `wu` its outputs are ranked here: the penalty
     has no part in which of them it finds, unless more than K end and the worst are dropped.
-
-    Attributes:
-        translator: a ctranslate2.Translator.
-        most_positions: largest number of tokens on either side.
-        shortlist: whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
-            translation then depends on its batch.
     """
 
-    translator: Any
+    translator: Any  # A ctranslate2.Translator.
     subword: Subword
-    most_positions: int
+    most_positions: int  # Largest number of tokens on either side.
+    # Whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
+    # translation then depends on its batch.
     shortlist: bool = False
 
     @property
@@ -106,24 +102,11 @@ class CTranslate2Engine:
                 Greedy search then computes no softmax and gives NaN for scores.
             done: called once, with the number of sources: CTranslate2 tells nothing before the end.
 
-        Raises:
-            UserError: exit code 65; a source has more tokens than the model has positions.
-        """
-        outputs = self._begin(sources, search, batch_tokens, scored)
-
-        def translations() -> list[list[Hypothesis]]:
-            found = [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
-            done(len(found))
-            return found
-
-        return translations
-
-    def _begin(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool) -> Callable[[], list[list[Finished]]]:
-        """Begin to translate; return the function that waits for the outputs.
-
         A call of CTranslate2 has a single maximum length, and a call per length would be slow. So the maximum length is first computed
         from the source length rounded up to a power of two, at least `_SHARED`. Sources with outputs as long as their own maximum length
         are searched again with it, or cut if the search is greedy. Therefore outputs do not depend on the other sources.
+
+        Raises `UserError` (65): a source has more tokens than the model has positions.
         """
         for number, source in enumerate(sources, 1):
             check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
@@ -132,7 +115,7 @@ class CTranslate2Engine:
         options = _options(search, batch_tokens, scored)
         running = self._start(sources, shared, options)
 
-        def outputs() -> list[list[Finished]]:
+        def translations() -> list[list[Hypothesis]]:
             found = {number: _result(output) for number, output in running.items()}
             if not options["return_scores"]:
                 ranked = {number: [Finished(self._ids(result.hypotheses[0]), math.nan, math.nan)] for number, result in found.items()}
@@ -146,9 +129,11 @@ class CTranslate2Engine:
                 ranked = {number: self._ranked(result, search, search.beam if scored else 1) for number, result in found.items()}
             if search.beam == 1:
                 ranked = {number: [_ended(best, exact[number])] for number, (best,) in ranked.items()}
-            return [ranked.get(number, [_EMPTY]) for number in range(len(sources))]
+            done(len(sources))
+            outputs = (ranked.get(number, [_EMPTY]) for number in range(len(sources)))
+            return [[Hypothesis.of(output, self.subword) for output in best_first] for best_first in outputs]
 
-        return outputs
+        return translations
 
     def _start(self, sources: Sequence[TokenIds], max_lengths: dict[int, int], options: dict[str, Any]) -> dict[int, Any]:
         """Start to translate the sources whose maximum lengths are given, by their indices; return a future of each.

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -15,7 +15,6 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
 from transformer_core.decoding.glossary import Glossary
-from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.directory import CONFIG, read_config
@@ -32,32 +31,20 @@ _BATCHES_A_THREAD, _SHORTEST_BATCH = 2, 512
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """What the choice of an engine depends on.
+    """What the choice of an engine depends on."""
 
-    Attributes:
-        models: model directories; several translate together.
-        device: None for the GPUs if there are any.
-        prefixes: whether beginnings of the translations are given.
-        scored: whether scores or several translations of a line are wanted.
-        longest: largest number of tokens of a line or of its translation.
-        shortlist: whether the search is among the subwords on shortlists.
-        glossary: wanted translations of terms; for a beam search without prefixes.
-    """
-
-    models: Sequence[Path]
-    search: Search | Sampling
+    models: Sequence[Path]  # Model directories; several translate together.
+    search: Search
     precision: DecodingPrecision = "float32"
-    device: torch.device | None = None
-    prefixes: bool = False
-    scored: bool = False
-    longest: int = 0
-    shortlist: bool = False
-    glossary: Glossary | None = None
+    device: torch.device | None = None  # None for the GPUs if there are any.
+    prefixes: bool = False  # Whether beginnings of the translations are given.
+    scored: bool = False  # Whether scores or several translations of a line are wanted.
+    longest: int = 0  # Largest number of tokens of a line or of its translation.
+    shortlist: bool = False  # Whether the search is among the subwords on shortlists.
+    glossary: Glossary | None = None  # Wanted translations of terms; not with prefixes.
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""
-        if isinstance(self.search, Sampling):
-            return "CTranslate2 is not used for samples"
         if len(self.models) > 1:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
@@ -116,25 +103,12 @@ def choose_engine(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     return Choice("ctranslate2", "the faster one on a CPU")
 
 
-def model_gives_way(
-    engine: EngineOption | None, precision: DecodingPrecision | None, own: EngineOption, wanted: DecodingRequest
-) -> tuple[EngineOption, DecodingRequest]:
-    """Return engine and request for options of which None means the model's own: these give way where they cannot do what is wanted.
-
-    `own` is the model's engine; `wanted` has its precision if none is asked for.
-    """
-    asked = engine or own
-    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
-        asked = "auto"
-    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
-        wanted = replace(wanted, precision="float32")
-    return asked, wanted
-
-
-def load_engine(engine: EngineName, wanted: DecodingRequest) -> Engine:
-    """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
+def load_engine(engine: EngineName, wanted: DecodingRequest, replicas: bool = True) -> Engine:
+    """Load the models for an engine that can do what is wanted, with torch's number of threads; arguments and errors as in their `load`."""
     if engine == "torch":
-        return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)
+        return Translator.load(
+            *wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist, replicas=replicas
+        )
     precision: CTranslate2Precision = "int8" if wanted.precision == "int8" else "float32"
     return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.shortlist)
 
@@ -171,11 +145,10 @@ def translated(
 def _begin(
     engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
-    if isinstance(engine, Translator) and wanted.glossary and isinstance(wanted.search, Search):
+    if isinstance(engine, Translator) and wanted.glossary:
         return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
-    assert isinstance(wanted.search, Search)
     if (threads := engine.translator.num_translators) > 1:
         share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)
         batch_tokens = min(batch_tokens, max(_SHORTEST_BATCH, share))

@@ -1,7 +1,7 @@
 """A glossary: the wanted translations of terms. A model need not have learnt it."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from transformer_core.corpus.text import is_unspaced, normalise, read_lines
@@ -59,15 +59,20 @@ class Glossary:
 
 
 def read_glossary(path: Path) -> Glossary:
-    """Read lines of a term, a tab and its translation. Raises `UserError` (65): another line, or none."""
+    """Read a file of lines as `glossary_of`."""
+    return glossary_of(read_lines(path), str(path))
+
+
+def glossary_of(lines: Iterable[str], where: str) -> Glossary:
+    """Return the glossary of lines of a term, a tab and its translation. Raises `UserError` (65): another line, or none."""
     found: dict[str, str] = {}
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         term, *translations = map(normalise, line.split("\t"))
         if not (term and len(translations) == 1 and translations[0]):
-            raise UserError(f"{path}:{number}: not a term, a tab and its translation", "Correct the line.")
+            raise UserError(f"{where}:{number}: not a term, a tab and its translation", "Correct the line.")
         found[term] = translations[0]
     if not found:
-        raise UserError(f"{path}: no terms", "Write a line for each: the term, a tab and its translation.")
+        raise UserError(f"{where}: no terms", "Write a line for each: the term, a tab and its translation.")
     return Glossary(found)
 
 

@@ -1,17 +1,21 @@
 """A model in another program: `transformer_core.load`, which translates as `transformer-core translate` does."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from logging import getLogger
 from pathlib import Path
-from typing import TypedDict, Unpack
+from threading import RLock
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 
 from transformer_core.config import PAPER_SEARCH, DecodingPrecision, Penalty
+from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import (
+    Choice,
     DecodingRequest,
     Engine,
     EngineName,
@@ -19,98 +23,139 @@ from transformer_core.decoding.engine import (
     SourceChunk,
     choose_engine,
     load_engine,
-    model_gives_way,
     translated,
 )
-from transformer_core.decoding.lines import LineReader, most_tokens, to_language
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.glossary import Glossary
+from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
+from transformer_core.decoding.translator import Hypothesis, Translator, check_shortlist
 from transformer_core.models.directory import ModelConfig
 
 
-class SearchOptions(TypedDict, total=False):
-    """Settings of `Search`; those that are left out are the ones with which the model was scored, or else the paper's."""
+class Options(TypedDict, total=False):
+    """Settings of a translation; those of the search that are left out are of the search that scored the model, or else the paper's."""
 
     beam: int
     alpha: float
     penalty: Penalty
     max_extra: int
     patience: float | None
+    batch_tokens: int  # Largest number of source tokens in a batch, padding included; it bounds memory.
+    to: str | None  # Target language of a model of several directions.
+    max_input: int | None  # Most tokens of a part of a line.
+    glossary: Glossary | None  # Wanted translations of terms.
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, or several that translate together. An engine is loaded when the first translation needs it.
+    """A model, or several that translate together. An engine is loaded when the first translation needs it."""
 
-    Attributes:
-        directories: the model directories.
-        config: config.json of the first.
-        engine: see `choose_engine`; None for the model's own, which gives way where it cannot do what is wanted.
-        precision: likewise.
-        device: None for a GPU if there is one.
-    """
+    directories: Sequence[Path]  # The model directories.
+    config: ModelConfig  # Config.json of the first.
+    engine: EngineOption | None = None  # See `choose_engine`; None for the model's own, which gives way where it cannot do what is wanted.
+    precision: DecodingPrecision | None = None  # Likewise.
+    device: torch.device | None = None  # None for the GPUs if there are any.
+    shortlist: bool | None = None  # Whether the search is among the subwords on shortlists; None for the model's own.
+    replicas: bool = True  # Whether all GPUs translate, or the first alone.
+    _engines: dict[tuple[EngineName, DecodingPrecision, bool], Engine] = field(default_factory=dict)
+    _loading: RLock = field(default_factory=RLock)
 
-    directories: Sequence[Path]
-    config: ModelConfig
-    engine: EngineOption | None = None
-    precision: DecodingPrecision | None = None
-    device: torch.device | None = None
-    _engines: dict[tuple[EngineName, DecodingPrecision], Engine] = field(default_factory=dict)
-
-    def translate(
-        self, lines: Sequence[str], batch_tokens: int | None = None, to: str | None = None, **search: Unpack[SearchOptions]
-    ) -> list[str]:
+    def translate(self, lines: Sequence[str], **options: Unpack[Options]) -> list[str]:
         """Return the best translation of each line; arguments and errors as in `hypotheses`."""
-        return [found[0].text for found in self._translated(lines, 0, batch_tokens, to, search)]
+        return [found[0].text for found in self._translated(lines, self.prepared(**options))]
 
-    def hypotheses(
-        self,
-        lines: Sequence[str],
-        nbest: int = 1,
-        batch_tokens: int | None = None,
-        to: str | None = None,
-        **search: Unpack[SearchOptions],
-    ) -> list[list[Hypothesis]]:
+    def hypotheses(self, lines: Sequence[str], nbest: int = 1, **options: Unpack[Options]) -> list[list[Hypothesis]]:
         """Return the `nbest` best translations of each line, best first, each with `text`, `score` and `log_probability`.
 
         Args:
             lines: of the source language; a long one is translated in parts, and an empty one has an empty translation.
             nbest: at most the beam.
-            batch_tokens: largest number of source tokens in a batch, padding included; it bounds memory.
-            to: target language of a model of several directions.
-            search: settings of beam search.
 
         Raises `TypeError`: `lines` is one text. `UserError`: an engine that cannot do this was asked for, or the model is damaged.
         """
-        return [found[:nbest] for found in self._translated(lines, nbest, batch_tokens, to, search)]
+        return [found[:nbest] for found in self._translated(lines, self.prepared(nbest, **options))]
 
-    def _translated(
-        self, lines: Sequence[str], nbest: int, batch_tokens: int | None, to: str | None, search: SearchOptions
-    ) -> list[list[Hypothesis]]:
+    def _translated(self, lines: Sequence[str], prepared: "Prepared") -> list[list[Hypothesis]]:
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
+        found = [ranked for chunk in prepared.translated((line, "") for line in lines) for ranked in chunk]
+        for note in prepared.reader.notes():
+            getLogger(__name__).warning(note)
+        return found
+
+    def prepared(self, nbest: int | None = 0, option: str = "to", prefixes: bool = False, **options: Unpack[Options]) -> "Prepared":
+        """Return the engine, loaded, for `nbest` translations of a line with these settings.
+
+        0 is for the best one without scores, None for as many as the beam has. Errors in the target language begin with `option`.
+        """
         own = self.config.decode or PAPER_SEARCH.model_copy(update={"engine": "auto"})
-        usual = SearchOptions(beam=own.beam, alpha=own.alpha, penalty=own.penalty, max_extra=own.max_extra)
-        usual.update(search)
+        beam, max_extra, max_input = options.get("beam", own.beam), options.get("max_extra", own.max_extra), options.get("max_input")
+        search = Search(beam, options.get("alpha", own.alpha), options.get("penalty", own.penalty), max_extra, options.get("patience"))
         wanted = DecodingRequest(
             self.directories,
-            Search(**usual, nbest=max(1, nbest)),
+            replace(search, nbest=beam if nbest is None else max(1, nbest)),
             self.precision or own.precision,
             self.device,
-            scored=nbest > 0,
-            longest=most_tokens(self.config, None) + usual["max_extra"],
-            shortlist=own.shortlist,
+            prefixes=prefixes,
+            scored=nbest != 0,
+            longest=most_tokens(self.config, None, max_input) + max_extra,
+            shortlist=own.shortlist if self.shortlist is None else self.shortlist,
+            glossary=options.get("glossary"),
         )
-        asked, wanted = model_gives_way(self.engine, self.precision, own.engine, wanted)
-        chosen = choose_engine(asked, wanted).engine, wanted.precision
-        if chosen not in self._engines:
-            self._engines[chosen] = load_engine(chosen[0], wanted)
-        engine = self._engines[chosen]
-        marked = to_language(self.config, engine.subword, to, "to")
-        reader = LineReader(engine.subword, self.config.source, most_tokens(self.config, engine.most_positions), marked)
-        read = list(map(reader.read, lines))
-        for note in reader.notes():
-            getLogger(__name__).warning(note)
-        chunk = SourceChunk([part for line in read for part in line.parts])
-        (found,) = translated(engine, [chunk], wanted, batch_tokens or own.batch_tokens, ahead=0)
-        parts = iter(found)
-        return [line.joined([*islice(parts, len(line.parts))]) for line in read]
+        asked = self.engine or own.engine
+        # What was not asked for gives way where it cannot do what is wanted.
+        if self.engine is None and (self.precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
+            asked = "auto"
+        if self.precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
+            wanted = replace(wanted, precision="float32")
+        choice = choose_engine(asked, wanted)
+        engine = self._engine(choice.engine, wanted)
+        marked = to_language(self.config, engine.subword, options.get("to"), option)
+        reader = LineReader(engine.subword, self.config.source, most_tokens(self.config, engine.most_positions, max_input), marked)
+        return Prepared(choice, engine, wanted, reader, options.get("batch_tokens", own.batch_tokens))
+
+    def _engine(self, name: EngineName, wanted: DecodingRequest) -> Engine:
+        """Return an engine, which is loaded once: with a shortlist it has the same weights. Threads may share the model."""
+        with self._loading:
+            key = name, wanted.precision, wanted.shortlist
+            if key not in self._engines:
+                self._engines[key] = self._with_shortlist(name, wanted) if wanted.shortlist else load_engine(name, wanted, self.replicas)
+            return self._engines[key]
+
+    def _with_shortlist(self, name: EngineName, wanted: DecodingRequest) -> Engine:
+        file = check_shortlist(self.directories)
+        plain = self._engine(name, replace(wanted, shortlist=False))
+        if isinstance(plain, Translator):
+            return replace(plain, shortlist=Shortlist.load(file, plain.subword.vocab_size))
+        return replace(plain, shortlist=True)
+
+
+class Prepared(NamedTuple):
+    """An engine, why it was chosen, and how it translates lines that the reader reads."""
+
+    choice: Choice
+    engine: Engine
+    wanted: DecodingRequest
+    reader: LineReader
+    batch_tokens: int
+
+    def translated(
+        self, lines: Iterator[tuple[str, str]], at_once: int | None = None, ahead: int = 0, done: Callable[[int], object] = int
+    ) -> Iterator[list[list[Hypothesis]]]:
+        """Yield the translations of `at_once` lines after the other, or of all, each best first.
+
+        `lines` are texts, each with the beginning of its translation, which counts if prefixes are wanted: the first part of a line begins
+        with it. For `ahead` and `done` see `translated` in engine.py.
+        """
+        begun: deque[list[Line]] = deque()
+
+        def chunks() -> Iterator[SourceChunk]:
+            while chunk := list(islice(lines, at_once)):
+                begun.append([self.reader.read(text) for text, _ in chunk])
+                starts: list[list[int]] = []
+                for line, (_, beginning) in zip(begun[-1], chunk, strict=True):
+                    starts += [self.engine.subword.of_target.encode(beginning)[:-1], *[[]] * (len(line.parts) - 1)]
+                yield SourceChunk([part for line in begun[-1] for part in line.parts], starts if self.wanted.prefixes else None)
+
+        for results in translated(self.engine, chunks(), self.wanted, self.batch_tokens, ahead, done):
+            parts = iter(results)
+            yield [line.joined([*islice(parts, len(line.parts))]) for line in begun.popleft()]

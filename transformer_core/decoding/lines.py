@@ -24,17 +24,11 @@ _CHARACTERS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Line:
-    """The parts of a line, in order.
+    """The parts of a line, in order."""
 
-    Attributes:
-        parts: token ids with an end token.
-        begins: whether the part begins a line of its own, after a line feed.
-        strings: those for which placeholders stand in the part.
-    """
-
-    parts: list[TokenIds]
-    begins: list[bool]
-    strings: list[list[str]]
+    parts: list[TokenIds]  # Token ids with an end token.
+    begins: list[bool]  # Whether the part begins a line of its own, after a line feed.
+    strings: list[list[str]]  # Those for which placeholders stand in the part.
 
     def joined(self, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         """Return the translations of the line from those of its parts: the best ones together, then the second best, and so on.

@@ -2,10 +2,11 @@
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,7 +21,6 @@ from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padde
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.restricted import Shortlisted
-from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
 from transformer_core.models.ops.choice import prepare_for_decoding
@@ -77,50 +77,35 @@ Decoder = TranslationModel | Ensemble
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation.
+    """A translation."""
 
-    Attributes:
-        made_of: the text, or the vocabulary and the token ids that `text` is made of when it is first read: most of a beam's are not.
-        score: value that ranks hypotheses: the log-probability divided by the length penalty; of a sample the log-probability.
-        tokens: number of tokens, end token included; 0 for an empty line's translation.
-    """
-
-    made_of: str | tuple[Subword, list[int]]
-    score: float
+    made_of: str | Subword  # The text, or the vocabulary that makes `text` of `ids` when it is first read: most of a beam's are not.
+    score: float  # Value that ranks hypotheses: the log-probability divided by the length penalty.
     log_probability: float
-    tokens: int
+    tokens: int  # Number of tokens, end token included; 0 for an empty line's translation.
+    ids: list[int] = field(default_factory=list)  # The tokens, if the text is made of them.
 
     @cached_property
     def text(self) -> str:
         """The translation as text."""
-        if isinstance(self.made_of, str):
-            return self.made_of
-        subword, ids = self.made_of
-        return subword.decode(ids)
+        return self.made_of if isinstance(self.made_of, str) else self.made_of.decode(self.ids)
 
     @classmethod
     def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":
         """Return an output as a hypothesis."""
-        return cls((subword, finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
+        return cls(subword, finished.score, finished.log_probability, len(finished.tokens), finished.tokens)
 
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, in evaluation mode, with their vocabulary. On a CPU a translation does not depend on the batch of its sentence.
-
-    Attributes:
-        replicas: copies of the model on further GPUs, which decode batches at the same time.
-        shortlist: the subwords that the translation of a sentence may have; None allows all.
-        constraint: the task's, see `Task`.
-        strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
-    """
+    """A model, or several, in evaluation mode, with their vocabulary. On a CPU a translation does not depend on the rest of its batch."""
 
     model: Decoder
     subword: Subword
-    replicas: tuple[Decoder, ...] = ()
-    shortlist: Shortlist | None = None
-    constraint: Callable[[StepModel, Subword], StepModel] | None = None
-    strict: bool = True
+    replicas: tuple[Decoder, ...] = ()  # Copies of the model on further GPUs, which decode batches at the same time.
+    shortlist: Shortlist | None = None  # The subwords that the translation of a sentence may have; None allows all.
+    constraint: Callable[[StepModel, Subword], StepModel] | None = None  # The task's, see `Task`.
+    strict: bool = True  # Whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
 
     @property
     def most_positions(self) -> int | None:
@@ -142,12 +127,18 @@ class Translator:
 
     @classmethod
     def load(
-        cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None, shortlist: bool = False
+        cls,
+        *directories: Path,
+        precision: DecodingPrecision = "float32",
+        device: torch.device | None = None,
+        shortlist: bool = False,
+        replicas: bool = True,
     ) -> "Translator":
         """Load model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
-        Without a device all GPUs share the sentences. Raises `UserError`: 78; the models have different languages or vocabularies, or
-        `shortlist` is asked for and there are several models or the directory has none. 65; the shortlist is damaged.
+        Without a device all GPUs share the sentences, or with no `replicas` the first has them all. Raises `UserError`: 78; the models have
+        different languages or vocabularies, or `shortlist` is asked for and there are several models or the directory has none. 65; the
+        shortlist is damaged.
         """
         languages = [(config.source, config.target) for config in (read_config(directory / CONFIG) for directory in directories)]
         for directory, direction in zip(directories, languages, strict=True):
@@ -160,41 +151,30 @@ class Translator:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
         allowed = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
-        others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
+        others = range(1, torch.cuda.device_count()) if replicas and device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
         constraint = task_of(languages[0][1]).constraint
         return cls(_together(models), subwords[0], copies, allowed, resolve_name(constraint) if constraint else None)
 
-    def translate(
-        self, lines: Sequence[str], search: Search | Sampling, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None
-    ) -> list[list[Hypothesis]]:
-        """Return the translations of each line, best first; an empty line has a single, empty translation.
-
-        Args:
-            search: settings of beam search or sampling, which also bound the number of translations per line.
-            batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
-            prefixes: beginning of each line's translation, in whole words.
-
-        Raises `TypeError`: `lines` is one text, whose characters would be lines. `UserError`: see `translate_tokens`.
-        """
-        if isinstance(lines, str):
-            raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
-        starts = None if prefixes is None else [self.subword.of_target.encode(prefix)[:-1] for prefix in prefixes]
-        return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
-
     def translate_tokens(
         self,
         sources: Sequence[TokenIds],
-        search: Search | Sampling,
+        search: Search,
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[Sequence[int]] | None = None,
         done: Callable[[int], object] = int,
     ) -> list[list[Hypothesis]]:
-        """Translate sources that are token ids with an end token, and prefixes without one.
+        """Return the translations of each source, best first; an empty source has a single, empty translation.
 
-        `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is. Raises `UserError`: 65; a source
-        has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a sentence are not finite: those of
-        a good model may overflow in fp16.
+        Args:
+            sources: token ids with an end token.
+            search: settings of beam search, which also bound the number of translations of a source.
+            batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
+            prefixes: beginning of each translation, token ids without an end token.
+            done: called with the number of sources in each batch that is translated, as `tqdm.update` is.
+
+        Raises `UserError`: 65; a source has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a
+        sentence are not finite: those of a good model may overflow in fp16.
         """
         most = self.model.most_positions
         for number, source in enumerate(sources, 1):
@@ -205,32 +185,26 @@ class Translator:
             starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
             prefix = None if prefixes is None else _tensor(starts, model.device)
             if self.shortlist is None:
-                return _decoded(self._captured[id(model)], tokens, search, prefix, most)
+                return beam_search(self._captured[id(model)], tokens, tokens != PAD, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)
-            outputs = _decoded(shortlisted, tokens, search, None if prefix is None else shortlisted.columns(prefix), most)
+            columns = None if prefix is None else shortlisted.columns(prefix)
+            outputs = beam_search(shortlisted, tokens, tokens != PAD, search, columns, most)
             ids = shortlisted.ids.tolist()  # Outputs are columns of the shortlists.
             return [[output._replace(tokens=[ids[column] for column in output.tokens]) for output in finished] for finished in outputs]
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
-        least = search.samples if isinstance(search, Sampling) else 1
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *self.replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
-                if len(finished) >= least:
+                if finished:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
                 elif self.strict:
                     raise not_finite(self.model.output_weight.dtype)
             done(len(numbers))
         done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
-
-
-def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None) -> list[list[Finished]]:
-    if isinstance(search, Search):
-        return beam_search(model, tokens, tokens != PAD, search, prefix, most)
-    return sample(model, tokens, tokens != PAD, search, prefix, most)
 
 
 def not_finite(weights: torch.dtype) -> UserError:
@@ -313,20 +287,16 @@ def _side_by_side(
     if len(models) == 1 or len(batches) <= 1:
         yield from (decode(models[0], numbers) for numbers in batches)
         return
-    idle: SimpleQueue[Decoder] = SimpleQueue()
+    idle, local = SimpleQueue[Decoder](), threading.local()
     for model in models:
         idle.put(model)
 
-    def on_idle(numbers: list[int]) -> list[list[Finished]]:
-        model = idle.get()
-        try:
-            return decode(model, numbers)
-        finally:
-            idle.put(model)
+    def take_one() -> None:
+        local.model = idle.get()
 
-    pool = ThreadPoolExecutor(min(len(models), len(batches)), "decoder")
+    pool = ThreadPoolExecutor(len(models), "decoder", take_one)
     try:
-        yield from pool.map(on_idle, batches)
+        yield from pool.map(lambda numbers: decode(local.model, numbers), batches)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -59,8 +59,7 @@ def side_by_side(
 ) -> SideBySide:
     """Score both systems and find the `SHOWN` sentences with the largest gains, and those with the largest losses.
 
-    Raises:
-        ValueError: `a`, `b` and `references` differ in length or are empty, or a reference cannot be scored.
+    Raises `ValueError`: `a`, `b` and `references` differ in length or are empty, or a reference cannot be scored.
     """
     a, b = (list(map(scoring.as_scored, side)) for side in (a, b))
     scores = list(scoring.comparisons(a, b, references))

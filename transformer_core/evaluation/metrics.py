@@ -95,8 +95,7 @@ def score(
         deciding: the references that decide on the tokens, for all sets of an evaluation alike; None for `references`.
         tokenizer: the tokeniser of BLEU; empty: the references decide.
 
-    Raises:
-        ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
+    Raises `ValueError`: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
     references, changed = as_outputs(references)
     deciding = references if deciding is None else deciding
@@ -124,11 +123,7 @@ def score(
 
 
 def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the shares of copied, empty and over-long outputs, in percent of the sentences.
-
-    Raises:
-        ValueError: the three differ in length or are empty.
-    """
+    """Return the percentages of copied, empty and over-long outputs. Raises `ValueError`: the three differ in length or are empty."""
     triples = list(zip(sources, hypotheses, references, strict=True))
     if not triples:
         raise ValueError("no sentence")

@@ -12,6 +12,7 @@ from transformer_core.evaluation.metrics import COMET
 from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
 from transformer_core.evaluation.significance import SEED, TRIALS, compared
 from transformer_core.external import Scorer
+from transformer_core.tasks import without_tags
 
 _NORMAL_95 = 1.96
 
@@ -24,7 +25,7 @@ def with_comet(scoring: Scoring, command: str | None, setting: str, sources: Cal
 
     Args:
         setting: where the command was named, for errors.
-        sources: returns the sources of a set.
+        sources: returns the sources of a set; the command gets them without the tags of target languages.
     """
     if command is None:
         yield scoring
@@ -32,7 +33,7 @@ def with_comet(scoring: Scoring, command: str | None, setting: str, sources: Cal
     with Scorer(command, setting) as scorer:
 
         def percent(split: str, *texts: Sequence[str]) -> NDArray[np.float64]:
-            return 100 * np.array(scorer.scores(sources(split), *texts))
+            return 100 * np.array(scorer.scores(list(map(without_tags, sources(split))), *texts))
 
         def score_sets(
             sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], of_test: Sequence[str], manifest: Mapping[str, Any]

@@ -34,58 +34,37 @@ class Attended:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Inputs and software of the report.
+    """Inputs and software of the report."""
 
-    Attributes:
-        report: commit, versions and so on of the process that made the report.
-        training: the same of the process that trained the model, and its devices; empty if the model came from a cache.
-        outputs: DVC's hash of each stage's output, from dvc.lock; empty without DVC.
-    """
-
-    report: Mapping[str, str]
-    training: Mapping[str, str]
-    outputs: Mapping[str, str]
+    report: Mapping[str, str]  # Commit, versions and so on of the process that made the report.
+    training: Mapping[str, str]  # The same of the process that trained the model, and its devices; empty if the model came from a cache.
+    outputs: Mapping[str, str]  # DVC's hash of each stage's output, from dvc.lock; empty without DVC.
 
 
 @dataclass(frozen=True)
 class Report:
-    """Content of the report. Mappings are the documents of JSON files that the stages write.
-
-    Attributes:
-        model: the averaged model's config.json.
-        parameters: number of the model's parameters.
-        settings: the sections of params.yaml.
-        seconds: duration of each stage; None if its outputs came from a cache.
-        decoding: settings, speed, day and machine of decoding; older ones have neither day nor machine.
-        updates: a row of numbers for each logged update, and `validation` for each validation.
-        scores: scores by split; the headline shows "test".
-        by_length: main score of the test set by number of words of the source.
-        sentence_scores: each sentence's own score in percent.
-        right: whether each sentence's output is exactly right; its own score cannot tell.
-        sources: lines of the test set; `references` and `hypotheses` correspond line by line.
-        attention: attention in one sentence, or the reason for showing none.
-        gains: by test set the comparison with the model that the training started from, if it started from one.
-    """
+    """Content of the report. Mappings are the documents of JSON files that the stages write."""
 
     manifest: Mapping[str, Any]
     cleaning: Mapping[str, Any]
-    model: Mapping[str, Any]
-    parameters: int
-    settings: Mapping[str, Mapping[str, Any]]
-    seconds: Mapping[str, float | None]
-    decoding: Mapping[str, Any]
-    updates: Sequence[Mapping[str, float]]
+    model: Mapping[str, Any]  # The averaged model's config.json.
+    parameters: int  # Number of the model's parameters.
+    settings: Mapping[str, Mapping[str, Any]]  # The sections of params.yaml.
+    seconds: Mapping[str, float | None]  # Duration of each stage; None if its outputs came from a cache.
+    decoding: Mapping[str, Any]  # Settings, speed, day and machine of decoding; older ones have neither day nor machine.
+    updates: Sequence[Mapping[str, float]]  # A row of numbers for each logged update, and `validation` for each validation.
     validation: Sequence[Mapping[str, float]]
-    scores: Mapping[str, Scores]
-    by_length: Sequence[GroupScore]
+    scores: Mapping[str, Scores]  # Scores by split; the headline shows "test".
+    by_length: Sequence[GroupScore]  # Main score of the test set by number of words of the source.
     examples: Sequence[Example]
-    sentence_scores: Sequence[float]
-    right: Sequence[bool]
-    sources: Sequence[str]
+    sentence_scores: Sequence[float]  # Each sentence's own score in percent.
+    right: Sequence[bool]  # Whether each sentence's output is exactly right; its own score cannot tell.
+    sources: Sequence[str]  # Lines of the test set; `references` and `hypotheses` correspond line by line.
     references: Sequence[str]
     hypotheses: Sequence[str]
-    attention: Attended | str
+    attention: Attended | str  # Attention in one sentence, or the reason for showing none.
     lineage: Lineage
+    # By test set the comparison with the model that the training started from, if it started from one.
     gains: Mapping[str, Comparison] = field(default_factory=dict)
 
 

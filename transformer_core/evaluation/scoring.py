@@ -21,23 +21,15 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """The declaration of a score of a set of outputs, or of a share of them, in percent.
+    """The declaration of a score of a set of outputs, or of a share of them, in percent."""
 
-    Attributes:
-        key: its key in scores.json and MLflow; the ends of its 95% interval, if it has one, are KEY_low and KEY_high.
-        name: its name in texts and over its column; of a share, what its outputs are.
-        optional: whether it is missing of some sets.
-        sentence: the report's sentence on a score for comparison with published figures, which ends with these.
-        tile: name on a tile of the report, if such a score has one.
-    """
-
-    key: str
-    name: str
+    key: str  # Its key in scores.json and MLflow; the ends of its 95% interval, if it has one, are KEY_low and KEY_high.
+    name: str  # Its name in texts and over its column; of a share, what its outputs are.
     has_interval: bool = False
     lower_is_better: bool = False
-    optional: bool = False
-    sentence: str = ""
-    tile: str = ""
+    optional: bool = False  # Whether it is missing of some sets.
+    sentence: str = ""  # The report's sentence on a score for comparison with published figures, which ends with these.
+    tile: str = ""  # Name on a tile of the report, if such a score has one.
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -47,41 +39,25 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a set of outputs.
+    """Scores of a set of outputs."""
 
-    Attributes:
-        lines: number of outputs.
-        values: scores and ends of intervals in percent, by key; those that were not computed are missing.
-        signatures: how a score was computed, by its key. Two scores are comparable only if their signatures are equal.
-        shares: shares in percent, by key.
-        parts: what the main score was computed from, by its key in scores.json.
-    """
-
-    lines: int
-    values: Mapping[str, float]
-    signatures: Mapping[str, str]
-    shares: Mapping[str, float] = field(default_factory=dict)
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    lines: int  # Number of outputs.
+    values: Mapping[str, float]  # Scores and ends of intervals in percent, by key; those that were not computed are missing.
+    signatures: Mapping[str, str]  # How a score was computed, by its key. Two scores are comparable only if their signatures are equal.
+    shares: Mapping[str, float] = field(default_factory=dict)  # Shares in percent, by key.
+    parts: Mapping[str, Any] = field(default_factory=dict)  # What the main score was computed from, by its key in scores.json.
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A score of two systems on the same sentences.
-
-    Attributes:
-        baseline: score of the first system, in percent.
-        candidate: score of the second system, in percent.
-        p_value: probability of such a difference by chance; 1 if there is no difference.
-        signature: record of how the scores and the p-value were computed.
-        low: lower end of the 95% interval of the difference; `high` is the upper end.
-    """
+    """A score of two systems on the same sentences."""
 
     score: Score
-    baseline: float
-    candidate: float
-    p_value: float
-    signature: str
-    low: float
+    baseline: float  # Score of the first system, in percent.
+    candidate: float  # Score of the second system, in percent.
+    p_value: float  # Probability of such a difference by chance; 1 if there is no difference.
+    signature: str  # Record of how the scores and the p-value were computed.
+    low: float  # Lower end of the 95% interval of the difference; `high` is the upper end.
     high: float
 
     @property
@@ -97,46 +73,36 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the outputs of a task are scored, compared and shown. Functions get outputs before references.
-
-    Attributes:
-        scores: the scores, the main one first; stage publish adds them to the training's run in MLflow.
-        published: scores for comparison with published figures, which have a signature in scores.json. A corpus asks for one by its key.
-        shares: shares of outputs that are wrong whatever the reference.
-        score_sets: returns the scores of each set, given outputs and references by set, the sources of test, and the manifest; `test` has
-            shares, too. Raises `ValueError`: a set is empty, or its sides differ in length.
-        main_score: returns the main score of some outputs and references, given all references.
-        sentence_scores: returns the score of each sentence, in percent; `of_sentences` is its name.
-        is_right: returns whether an output is exactly right, given its reference and its score.
-        comparisons: yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
-        check_references: yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65):
-            a line cannot be scored.
-        with_tokenizer: returns the scoring with a tokeniser of sacreBLEU; None if the task has no tokens.
-        purpose: what a model does, with {source} and {target} for the languages.
-        package: the package whose folder `templates` has the report's template, NAME OF THE TASK.html.
-        marks_words: whether pages mark the words in which an output and its reference differ.
-        as_scored: returns an output of any program in the form that is scored.
-        as_shown: returns an output in the form that a person compares with the reference.
-    """
+    """How the outputs of a task are scored, compared and shown. Functions get outputs before references."""
 
     task: Task
-    scores: tuple[Score, ...]
-    shares: tuple[Score, ...]
+    scores: tuple[Score, ...]  # The scores, the main one first; stage publish adds them to the training's run in MLflow.
+    shares: tuple[Score, ...]  # Shares of outputs that are wrong whatever the reference.
+    # Returns the scores of each set, given outputs and references by set, the sources of test, and the manifest; `test` has shares,
+    # too. Raises `ValueError`: a set is empty, or its sides differ in length.
     score_sets: Callable[[Mapping[str, tuple[Sequence[str], Sequence[str]]], Sequence[str], Mapping[str, Any]], dict[str, Scores]]
+    # Returns the main score of some outputs and references, given all references.
     main_score: Callable[[Sequence[str], Sequence[str], Sequence[str]], float]
+    # Returns the score of each sentence, in percent; `of_sentences` is its name.
     sentence_scores: Callable[[Sequence[str], Sequence[str]], list[float]]
     of_sentences: str
-    is_right: Callable[[str, str, float], bool]
+    is_right: Callable[[str, str, float], bool]  # Returns whether an output is exactly right, given its reference and its score.
+    # Yields the comparison of two systems' outputs by each score, the main one first. Raises `ValueError` as `score_sets`.
     comparisons: Callable[[Sequence[str], Sequence[str], Sequence[str]], Iterator[Comparison]]
+    # Yields warnings about the references in a file, given whether tokenised text is allowed. Raises `UserError` (65): a line cannot
+    # be scored.
     check_references: Callable[[Path, Sequence[str], bool], Iterator[str]]
     outputs: str
-    purpose: str
+    purpose: str  # What a model does, with {source} and {target} for the languages.
     test: str
+    # Scores for comparison with published figures, which have a signature in scores.json. A corpus asks for one by its key.
     published: tuple[Score, ...] = ()
-    package: str = "transformer_core.evaluation"
-    marks_words: bool = True
+    package: str = "transformer_core.evaluation"  # The package whose folder `templates` has the report's template, NAME OF THE TASK.html.
+    marks_words: bool = True  # Whether pages mark the words in which an output and its reference differ.
+    # Returns the scoring with a tokeniser of sacreBLEU; None if the task has no tokens.
     with_tokenizer: Callable[[str], Scoring] | None = None
-    as_scored: Callable[[str], str] = str
+    as_scored: Callable[[str], str] = str  # Returns an output of any program in the form that is scored.
+    # Returns an output in the form that a person compares with the reference.
     as_shown: Callable[[str, str], str] = lambda output, _: output
 
 

@@ -30,10 +30,8 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
     """Return a metric's score and the ends of the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
     The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which
-    may be above 100, has no upper limit. For a single sentence both ends are its score.
-
-    Raises:
-        ValueError: the two differ in length or are empty.
+    may be above 100, has no upper limit. For a single sentence both ends are its score. Raises `ValueError`: the two differ in length or
+    are empty.
     """
     if len(hypotheses) != len(references) or not references:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
@@ -45,11 +43,7 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
 
 
 def compare(score: Score, metric: Metric, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
-    """Compare two systems by a metric.
-
-    Raises:
-        ValueError: the three differ in length or are empty.
-    """
+    """Compare two systems by a metric. Raises `ValueError`: the three differ in length or are empty."""
     if not len(baseline) == len(candidate) == len(references) > 0:
         raise ValueError(f"{len(baseline)} and {len(candidate)} hypotheses for {len(references)} references")
     first, second = (statistics_of(metric, outputs, references) for outputs in (baseline, candidate))

@@ -31,19 +31,12 @@ _HEADINGS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """All attention weights for one sentence pair. Layers and heads count from 1, as in the paper.
+    """All attention weights for one sentence pair. Layers and heads count from 1, as in the paper."""
 
-    Attributes:
-        source: the S pieces that the encoder reads, the end token last.
-        read: the T pieces that the decoder reads, the begin token first.
-        predicted: the T pieces that the decoder predicts, the end token last; `predicted[t]` is predicted from `read[:t + 1]`.
-        weights: weights of each kind that the model has, (N, H, S or T, S or T) float32; rows sum to 1.
-    """
-
-    source: list[str]
-    read: list[str]
-    predicted: list[str]
-    weights: Mapping[Kind, NDArray[np.float32]]
+    source: list[str]  # The S pieces that the encoder reads, the end token last.
+    read: list[str]  # The T pieces that the decoder reads, the begin token first.
+    predicted: list[str]  # The T pieces that the decoder predicts, the end token last; `predicted[t]` is predicted from `read[:t + 1]`.
+    weights: Mapping[Kind, NDArray[np.float32]]  # Weights of each kind that the model has, (N, H, S or T, S or T) float32; rows sum to 1.
 
     def rows(self, kind: Kind) -> list[str]:
         """Return the pieces that attend; for attention to the source, those that the decoder predicts."""

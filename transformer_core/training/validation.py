@@ -18,7 +18,7 @@ from transformer_core.errors import UserError
 from transformer_core.external import Scorer
 from transformer_core.models.ops.packed import on_device
 from transformer_core.models.translation import TranslationModel
-from transformer_core.tasks import Task
+from transformer_core.tasks import Task, without_tags
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
@@ -65,7 +65,7 @@ class Validation:
         self._references = [self.references[number] for number in chosen]
         # It ends with this process.
         self._comet = Scorer(settings.comet, "train.comet", self.stop_asked) if settings.comet else None
-        self._texts = [self.subword.decode(split.source[number]) for number in chosen]
+        self._texts = [without_tags(self.subword.decode(split.source[number]), self.subword.symbols) for number in chosen]
         self._sources = [shortened(split.source[number], MOST_INPUT) for number in chosen[rank.index :: rank.world_size]]
 
     def scores(self) -> dict[str, float] | None:

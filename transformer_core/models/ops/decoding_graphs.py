@@ -20,7 +20,7 @@ _CAPTURING = Lock()  # Threads may share a translator; and freeing cached memory
 
 
 class Steps(Protocol):
-    """What a search changes from step to step, see `Hypotheses`."""
+    """What a search changes from step to step, see `beam_search`."""
 
     CHANGING: tuple[str, ...]
     live: Tensor
@@ -44,7 +44,7 @@ class Cursor:
 
 
 class GraphedTransformer:
-    """A Transformer on a GPU, for beam search and sampling; its results are those of the model."""
+    """A Transformer on a GPU, for beam search; its results are those of the model."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
