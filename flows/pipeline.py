@@ -17,7 +17,7 @@ from uuid import UUID
 import httpx
 import psutil
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -39,14 +39,14 @@ from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
-SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
+ARTIFACT = "pipeline"
 TRAIN = "train"
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
@@ -154,12 +154,10 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
-    """Write the summary to the terminal, and as artifacts: a table, and a text with the score and a link to the training in MLflow."""
+    """Write the summary to the terminal, and as an artifact of the run."""
     link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
-    table = table_of(outcomes.values())
-    summary = summarize(table, outcomes, link, server.ui_command(tracking_uri(machine)))
-    create_table_artifact(key=TABLE_ARTIFACT, table=table, description="What each stage did")
-    create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
+    summary = summarize(outcomes, link, server.ui_command(tracking_uri(machine)))
+    create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
 

@@ -25,7 +25,7 @@ from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.run import RunRecord
 from flows.record.sending import sync
 from flows.record.server import connect
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from tests.clone import git
 from tests.flows.publishing import FIGURES, training
 from tests.flows.servers import with_tables
@@ -302,7 +302,7 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
 
     def summary(link: str, command: str, *outcomes: Outcome) -> str:
-        return summarize(table_of(outcomes), {one.stage: one for one in outcomes}, link, command)
+        return summarize({one.stage: one for one in outcomes}, link, command)
 
     done = Outcome("train", "ran in gpu", 0, 1800), Outcome("evaluate", "ran", 0, 1234.56)
     text = summary("http://mlflow/#/runs/1", "", *done)

@@ -15,7 +15,7 @@ from flows.record.documents import CLEANING, DECODING, read_output, read_scores
 from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from flows.stages.evaluate import for_dvc
 from tests.corpus import test_forms as forms
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
@@ -248,7 +248,7 @@ def _read_scores(_: Path) -> None:
 
     assert main([]) in (0, 65, 69, 75, 78)  # It has printed its error; no other code is one.
     done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
-    summarize(table_of(done.values()), done, "", "")
+    summarize(done, "", "")
     figures = read_scores(SCORING.task)
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
