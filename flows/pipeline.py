@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -191,15 +192,15 @@ def wait_for_prefect(hours: float) -> None:
 
     Stages and their tasks need no server. A temporary one is not waited for.
     """
-    patience = Patience(hours)
-    while PREFECT_API_URL.value():
-        with get_client(sync_client=True) as client:
-            trouble = client.api_healthcheck()
-        pause = patience.pause_after(ExitCode.UNAVAILABLE) if trouble else None
-        if pause is None:
-            return
-        echo(f"Prefect does not answer: {first_line(cast(Exception, trouble))}. The stages are done; waiting for it.", sys.stderr)
-        time.sleep(pause)
+    if PREFECT_API_URL.value():
+        Patience(hours).retry(partial(ask_prefect, "The stages are done"), partial(echo, stream=sys.stderr))
+
+
+def ask_prefect(remedy: str) -> None:
+    """Ask Prefect's server for its health; without one a temporary server is started. Raises `UserError` (69): it is unreachable."""
+    with get_client(sync_client=True) as client:
+        if trouble := client.api_healthcheck():
+            raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
 
 
 def reach_prefect() -> None:
@@ -210,13 +211,9 @@ def reach_prefect() -> None:
     terminal = {signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
     try:
-        with get_client(sync_client=True) as client:
-            trouble = client.api_healthcheck()
+        ask_prefect("Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro")
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
-    if trouble:
-        remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
-        raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
     if not PREFECT_API_URL.value():
         _end_children_with_this_process()
 

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -130,14 +131,15 @@ def train(trial: Trial, files: Snapshot, machine: Machine) -> None:
         StageError: a stage failed; the worktree is kept, and the next call continues in it.
         UserError: as `worktree`; exit code 69, another process trains it.
     """
-    with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder:
-        for name in stages_up_to(LAST_STAGE, folder):
-            reproduce(name, machine, partial(echo, stream=sys.stderr), folder)
-        write_json(trial.result, _figures(trial, folder))
+    result = trial.result.absolute()
+    with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder, chdir(folder):
+        for name in stages_up_to(LAST_STAGE):
+            reproduce(name, machine, partial(echo, stream=sys.stderr))
+        write_json(result, _figures(trial))
 
 
-def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
-    """Return the figures of a training.
+def _figures(trial: Trial) -> dict[str, Any]:
+    """Return the figures of a training whose outputs are in the working directory.
 
     `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
     on valid, per subword; `score` is the task's main score on test.
@@ -146,10 +148,10 @@ def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
     from transformer_core.models.directory import CONFIG, read_config
 
     task = task_of(str(trial.document["download"]["target"]))
-    config, pairs = read_config(folder / AVERAGED / CONFIG), read_meta(folder / BINARIZED / "train")
+    config, pairs = read_config(AVERAGED / CONFIG), read_meta(BINARIZED / "train")
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
-    passes = load_params(folder / PARAMS_FILE).train.passes
-    scores, training = read_scores(task, folder), read_output(TRAINING_METRICS, folder)
+    passes = load_params().train.passes
+    scores, training = read_scores(task), read_output(TRAINING_METRICS)
     return {
         **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
         "flops": passes * cost.flops_a_token * config.training.target_tokens,

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -126,7 +126,8 @@ def _check_out(folder: Path, files: Snapshot) -> None:
             shutil.copyfile(mine, folder / mine)
     _copy_sums(Path(), folder)
     subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
-    repair(folder)
+    with chdir(folder):
+        repair()
 
 
 def _copy_sums(here: Path, there: Path) -> None:

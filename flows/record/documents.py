@@ -53,12 +53,12 @@ _SCHEMAS: Mapping[Path, type[BaseModel]] = {
 }
 
 
-def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
-    """Return a JSON file of a stage, one of `_SCHEMAS`, of the repository at `root`.
+def read_output(path: Path) -> dict[str, Any]:
+    """Return a JSON file of a stage, one of `_SCHEMAS`.
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return _read(path, root, lambda _: _SCHEMAS[path])
+    return _read(path, lambda _: _SCHEMAS[path])
 
 
 def read_manifest(params: Params) -> dict[str, Any]:
@@ -88,12 +88,11 @@ def directions_of_corpus() -> dict[str, list[tuple[str, str, int]]]:
     return {split: record.get("directions", []) for split, record in read_output(MANIFEST)["splits"].items()}
 
 
-def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
+def _read(path: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
     """Return a JSON file as it is. Raises `UserError` (65): it is missing or not JSON, or a key of its schema is missing or wrong."""
-    if root == Path():
-        paths.require(path)
-    document = read_json(root / path, paths.rerun_remedy(path))
-    check_document(schema_of(document), document, root / path, paths.rerun_remedy(path))
+    paths.require(path)
+    document = read_json(path, paths.rerun_remedy(path))
+    check_document(schema_of(document), document, path, paths.rerun_remedy(path))
     return dict(document)
 
 
@@ -102,12 +101,12 @@ def task_scored(scores: Mapping[str, Any]) -> Task:
     return next((task for task in all_tasks() if task.key in scores), TRANSLATION)
 
 
-def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
-    """Return scores.json of the repository at `root`, of this task or else of the one whose main score it has.
+def read_scores(task: Task | None = None) -> dict[str, Any]:
+    """Return scores.json, of this task or else of the one whose main score it has.
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return _read(SCORES, root, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
+    return _read(SCORES, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
 
 
 @cache
