@@ -274,21 +274,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all its processes have ended.
     """
-    parameters = parse(arguments)
-    settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
-    return run_flow(parameters)
-
-
-def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
-    """Return the flow's parameters from a command line."""
     parser = Parser(prog="python -m flows.pipeline", description=main.__doc__)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
+        "--set",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        type=_override,
+        help="a setting of this run: train.updates=50",
     )
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
-    options = parser.parse_args(arguments)
-    return {"recipe": options.recipe, "overrides": dict(options.set), "last_stage": options.last_stage}
+    parameters = vars(parser.parse_args(arguments))
+    parameters["overrides"] = dict(parameters["overrides"])
+    settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
+    return run_flow(parameters)
 
 
 def _override(text: str) -> tuple[str, Any]:
