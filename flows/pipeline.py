@@ -36,6 +36,7 @@ from flows.process.patience import Patience
 from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
+from flows.record.alarms import alarm, link_of
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
@@ -44,10 +45,11 @@ from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
-from transformer_core.files import write_text
+from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 ARTIFACT = "pipeline"
+TO_RESUME = "Correct what it names, and run the pipeline again: it goes on from there."
 TRAIN = "train"
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
@@ -148,6 +150,7 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
         done = reproduce(name, machine, get_run_logger().info, environment=environment)
     except StageError as error:
         reason = str(error).removesuffix(f" (exit code {error.exit_code})")
+        alarm(machine, environment[FLOW_RUN_ID], f"{name}-failed", str(error), TO_RESUME, flow_run.get_flow_run_ui_url() or "")
         outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason)
         return Failed(message=str(error), data=outcome)  # Shown as one line; a raised error as a traceback.
     outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began)
@@ -156,26 +159,17 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     """Write the summary to the terminal, and as an artifact of the run."""
-    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    link = training_link() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
     summary = summarize(outcomes, link, server.ui_command(tracking_uri(machine)))
     create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
 
-def training_link(machine: Machine) -> str:
-    """Return the address in MLflow of the training whose checkpoints are here; empty if it has none, or MLflow is unreachable."""
-    uri = tracking_uri(machine)
+def training_link() -> str:
+    """Return the address in MLflow of the training whose checkpoints are here; empty if its record is not."""
     if not CHECKPOINT_CONFIG.exists():
         return ""
-    from transformer_core.models.directory import read_config  # Here: torch takes seconds to load.
-
-    try:
-        training = identity_of(read_config(CHECKPOINT_CONFIG).training.model_dump())
-        runs = server.search(server.connect(uri), f"tags.{server.RECORD} = '{training}'")
-        return server.run_link(uri, runs[0]) if runs else ""
-    except Exception as error:  # A table without a link is better than none.
-        get_run_logger().warning("No link to MLflow: %s", first_line(error))
-        return ""
+    return link_of(identity_of(read_json(CHECKPOINT_CONFIG)["training"]))
 
 
 def name_run(name: str) -> None:

@@ -27,6 +27,7 @@ from flows.process.child import git
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
+from flows.record.alarms import alarm
 from flows.record.documents import read_output, read_scores
 from flows.sweeps import table as tables
 from flows.sweeps.rows import GRID, choose, document_of, grid, rows_of, scale_for
@@ -191,6 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             train(trial, planned.files, machine)
         except (StageError, UserError) as error:  # 69, another process trains it.
             echo(f"{trial.name}: {error}", sys.stderr)
+            if error.exit_code != ExitCode.UNAVAILABLE or isinstance(error, StageError):
+                alarm(machine, trial.key, "failed", f"sweep: {trial.name}: {error}", "Run the sweep again: it goes on from there.")
             code = code or error.exit_code
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
