@@ -29,6 +29,7 @@ from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record.alarms import alarm
 from flows.record.documents import read_output, read_scores
+from flows.record.run import identity_of
 from flows.sweeps import table as tables
 from flows.sweeps.rows import GRID, choose, document_of, grid, rows_of, scale_for
 from transformer_core.cli.arguments import Parser, positive_int
@@ -40,6 +41,7 @@ from transformer_core.tasks import task_of
 
 NAMES = ("table3", "table2", GRID)
 TABLES, RESULTS = Path("results/sweeps"), STATE / "sweeps/results"
+RUNS = "runs.txt"  # The ids of the trainings, for `flows.compare --sweep`.
 LAST_STAGE = "evaluate"
 # Version of the format of results.
 _FORMAT = 2
@@ -160,6 +162,7 @@ def _figures(trial: Trial) -> dict[str, Any]:
         "score_name": task.score,
         "valid_score": scores["valid"][task.key],
         "score": scores[task.key],
+        "run": identity_of(config.training.model_dump()),
         **{name: scores[name] for name in ("corpus", "signature")},
     }
 
@@ -174,6 +177,7 @@ def write_table(planned: Sweep) -> str:
     with new_directory(planned.folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         write_text(temporary / "table.md", text)
+        write_text(temporary / RUNS, "".join(f"{result['run']}\n" for result in results if "run" in result))
     return text
 
 

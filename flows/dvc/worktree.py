@@ -106,6 +106,12 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
         git(Path(), "worktree", "remove", "--force", "--force", str(folder))
 
 
+def remove_worktree(folder: Path) -> None:
+    """Remove a worktree that a failed run has left. Raises `UserError` (69): a run works in it."""
+    with locked(folder.absolute().with_suffix(".lock"), "this run"):
+        git(Path(), "worktree", "remove", "--force", "--force", str(folder))
+
+
 def _check_out(folder: Path, files: Snapshot) -> None:
     """Write the files of a snapshot to a worktree, which is made if needed; ignored files, such as outputs and logs, stay as they are."""
     if not _is_worktree(folder):
