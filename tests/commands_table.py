@@ -1,4 +1,4 @@
-"""The options in docs/commands.md, from the parsers and the Makefile. `python -m tests.commands_table` writes them."""
+"""The commands and their options in docs/commands.md, from the parsers and the Makefile. `python -m tests.commands_table` writes them."""
 
 import argparse
 import re
@@ -38,9 +38,7 @@ def _targets() -> str:
 
 def _options(parsers: Iterable[argparse.ArgumentParser], program: str) -> str:
     commands = [command for parser in parsers for command in _commands(parser)]
-    return "".join(
-        f"### `{_heading(command).removeprefix(program)}`\n\n{_purpose(command)}\n\n{_list(_meanings(command))}" for command in commands
-    )
+    return _list((_heading(command).removeprefix(program), f"{_purpose(command)} {_names(command)}".strip()) for command in commands)
 
 
 def _parsers_of_flows() -> Iterator[argparse.ArgumentParser]:
@@ -81,25 +79,21 @@ def _purpose(command: argparse.ArgumentParser) -> str:
     return " ".join([first.capitalize(), *rest]).removesuffix(".") + "."
 
 
-def _meanings(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    for action in command._get_optional_actions():
-        if not isinstance(action, argparse._HelpAction):
-            option = f"{action.option_strings[0]} {_value(action)}".strip()
-            yield option, (action.help or "") % {**vars(action), "choices": _value(action)}
+def _names(command: argparse.ArgumentParser) -> str:
+    """The options of a command; `--help` says what each means."""
+    options = [action for action in command._get_optional_actions() if not isinstance(action, argparse._HelpAction)]
+    return ", ".join(f"`{option.option_strings[0]}`" for option in options)
 
 
-def _value(action: argparse.Action) -> str:
-    """What stands for the value in the help; nothing for a switch."""
-    if action.nargs == 0:
-        return ""
-    if action.metavar is None:
-        return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
-    return action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
+def _value(argument: argparse.Action) -> str:
+    """What stands for a positional argument in the help."""
+    if argument.metavar is None:
+        return "|".join(map(str, argument.choices)) if argument.choices else argument.dest.upper()
+    return argument.metavar if isinstance(argument.metavar, str) else " ".join(argument.metavar)
 
 
 def _list(meanings: Iterable[tuple[str, str]]) -> str:
-    lines = [f"- `{name}`: {meaning}\n" if meaning else f"- `{name}`\n" for name, meaning in meanings]
-    return "".join([*lines, "\n"]) if lines else ""
+    return "".join([*(f"- `{name}`: {meaning}\n" for name, meaning in meanings), "\n"])
 
 
 if __name__ == "__main__":

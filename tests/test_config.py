@@ -37,7 +37,6 @@ FAULTS = [
     ("  of: last", "  of: best", "average.count: must be at most train.keep_best (0), got 5. Keep more checkpoints or average fewer."),
     ("  updates: 3000", "  updates: 200", f"train.save_every: 200 updates in steps of 50 {TOO_FEW}"),
     ("  validate_every: 250", "  validate_every: 240", "train.validate_every: must be a multiple of train.save_every (50), got 240"),
-    ("train:\n  init_from:", "train:\n  init_from: parent", "bpe.init_from: missing, train.init_from starts from parent."),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/a", "bpe.init_from: must be the name of a folder in pretrained/, got 'models/a'"),
     (
         "  engine: ctranslate2\n  precision: float32",

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import csv
 import re
 import subprocess
 from functools import cache
@@ -104,6 +105,12 @@ def test_the_settings_are_those_of_the_schema() -> None:
     page = text_of("docs/settings.md")
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(Params.model_fields)
     assert settings_table.with_tables(page) == page, "python -m tests.settings_table"
+
+
+def test_the_papers_table_2_is_that_of_the_file_that_sweeps_print() -> None:
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text_of("docs/paper.md").splitlines()]
+    _, *published = csv.reader(text_of("flows/sweeps/table2.csv").splitlines())
+    assert [row for row in cells if row in published] == published
 
 
 def test_every_page_is_in_the_index_and_on_the_site() -> None:

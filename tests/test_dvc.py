@@ -37,7 +37,7 @@ LATER = {
     "transformer_core/evaluation/significance.py",
     "transformer_core/baselines",
     "transformer_core/parsing",
-    *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "task", "trees")),
+    *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "task", "trees", "valid_trees")),
 }
 # Loaded by every stage, because section `model` is made from them; they are code of the stages that build models.
 SIZES = {"transformer_core/presets.py", "transformer_core/sizes.py", "transformer_core/baselines/sizes.py"}

@@ -335,6 +335,11 @@ class Params(Section):
     publish: Publish
     machine: Machine = Machine()
 
+    @property
+    def parent(self) -> Path | None:
+        """Directory of the model that is trained further with its own vocabulary, and is scored beside its child."""
+        return PRETRAINED / self.train.init_from if self.train.init_from and self.bpe.init_from else None
+
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file. Raises `UserError` (78): see `check_params`."""
@@ -373,9 +378,6 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
     if any(stage.until is None for stage in (train.mix or [])[:-1]) or any(end <= begin for begin, end in pairwise(ends)):
         fault = f"stages must end one after the other before train.updates, got ends after {', '.join(map(str, ends[1:]))}"
         yield "train.mix", fault, "Each but the last needs `until`."
-    if train.init_from is not None and params.bpe.init_from is None:
-        remedy = "Weights belong to their vocabulary: name the same model in both."
-        yield "bpe.init_from", f"missing, train.init_from starts from {train.init_from}", remedy
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
         yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."

@@ -28,6 +28,7 @@ class Task:
         read_file: yields the pairs, source and target, in a file of the task's own format.
         to_symbols: returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None
             if models learn the target as it is.
+        constraint: `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
         cased_because: why `bpe.lowercase` must be false; empty if it may be true.
     """
 
@@ -38,6 +39,7 @@ class Task:
     scoring: str
     read_file: Callable[[Path], Iterator[tuple[bytes, bytes]]] | None = None
     to_symbols: Callable[[tuple[str, str], Path, int], str] | None = None
+    constraint: str | None = None
     cased_because: str = ""
 
     @property

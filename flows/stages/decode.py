@@ -12,7 +12,7 @@ from tqdm import tqdm
 from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, BINARIZED, DECODED, RAW, START
 from flows.process.runner import echo
-from transformer_core.config import MOST_INPUT, PRETRAINED, Params
+from transformer_core.config import MOST_INPUT, Params
 from transformer_core.corpus.text import read_lines, splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
@@ -33,9 +33,9 @@ def run(params: Params) -> str:
     translator = load_engine(params.decode.engine, wanted)
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in splits_of(BINARIZED) if split != "train"}
-        if params.train.init_from is not None:  # For the gain over the model that the training started from.
+        if params.parent is not None:  # For the gain over the model that the training started from.
             (folder / START).mkdir()
-            wanted = DecodingRequest([PRETRAINED / params.train.init_from], Search(), params.decode.precision)
+            wanted = DecodingRequest([params.parent], Search(), params.decode.precision)
             start = load_engine(params.decode.engine, wanted)
             for split in statistics.keys() - {"valid"}:
                 _decode(start, split, params, folder / START)

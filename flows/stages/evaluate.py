@@ -99,7 +99,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         hypotheses=hypotheses,
         attention=attention,
         lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
-        gains=dict(gains(sets, scoring)) if params.train.init_from else {},
+        gains=dict(gains(sets, scoring)) if params.parent else {},
     )
 
 

@@ -73,6 +73,16 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path
     assert (params.bpe.vocab_size, params.bpe.byte_fallback, params.publish.name) == (377, True, "mine-en-de")
 
 
+def test_a_training_fits_the_minutes_that_are_given(call: Call, own_files: Path) -> None:
+    """In no time it makes the fewest updates; the time of a longer one depends on the machine."""
+    trains = []
+    for minutes in ("1e-9", "600"):
+        assert call("data", "new", "mine", "text.en", "text.de", "--minutes", minutes, "--force").code == 0
+        trains.append(load_params(own_files / "params.yaml").train)
+    assert trains[0].updates == 50 < trains[1].updates
+    assert [(train.updates // train.save_every, train.validate_every // train.save_every) for train in trains] == [(50, 5)] * 2
+
+
 def test_a_dataset_of_the_hub_is_taken_with_its_splits_and_its_languages(
     call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

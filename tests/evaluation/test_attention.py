@@ -14,6 +14,7 @@ from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import attention_maps
 from transformer_core.models.architectures import build
+from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture
 from transformer_core.presets import TransformerSize
@@ -68,6 +69,16 @@ def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize
         assert weights.sum(axis=3) == pytest.approx(1, abs=1e-6)
     ahead = np.triu(np.ones(maps.weights["decoder"].shape[2:], dtype=bool), 1)
     assert not maps.weights["decoder"][:, :, ahead].any()
+
+
+def test_a_model_of_words_has_a_column_for_each_word(subword: Subword) -> None:
+    model = built(replace(SIZE, source_unit="word"), subword)
+    assert isinstance(model, Transformer)
+    assert model.words is not None
+    model.words.begins.copy_(torch.tensor(subword.begins_word))
+    maps = attention_maps(model, subword, subword.encode(TEXT[0]), subword.encode(TEXT[2]))
+    assert [piece.strip("\u2581") for piece in maps.source] == [*TEXT[0].split(), "</s>"]
+    assert {maps.weights[kind].shape[-1] for kind in ("encoder", "cross")} == {6}
 
 
 def test_looking_changes_nothing(subword: Subword) -> None:

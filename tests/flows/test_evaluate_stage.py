@@ -106,7 +106,7 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
 
 def test_the_gain_over_the_model_that_the_training_started_from_is_in_table_scores_and_report(here: Path) -> None:
     write_lines(here / "results/decode/start/test.hyp", ["Ein Mann.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."])
-    text = (here / "params.yaml").read_text(encoding="utf-8").replace("init_from:\n", "init_from: first\n")
+    text = (here / "params.yaml").read_text(encoding="utf-8").replace("init_from:\n", "init_from: first\n")  # Of bpe and train.
     write(here / "params.yaml", text)
     done = stage_here("evaluate")
     assert (done.returncode, done.stderr) == (0, "")

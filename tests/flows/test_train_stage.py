@@ -177,6 +177,8 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
         ended = stage_here("train")
         assert ended.stderr.startswith(f"params.yaml: train.init_from: pretrained/{parent} {fault}")
         assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
+    set_params(bpe={"init_from": None}, model={"layers": 1})  # Of another vocabulary it takes the subwords that both have.
+    assert "pretrained/other: 45 of 45 subwords are in its vocabulary" in stage_here("train").stderr
 
 
 @pytest.mark.usefixtures("place")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_int
+from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_float, positive_int
 from transformer_core.errors import UserError, configuration_error, for_terminal
 
 _SHOWN = 60
@@ -47,6 +47,9 @@ def add_to(commands: Commands) -> None:
         held_out.add_argument(
             f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
         )
+    new.add_argument(
+        "--minutes", metavar="M", type=positive_float, help="time for the training on this machine, whose speed is measured in seconds"
+    )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new, start=None, mix=None)
     summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
@@ -58,7 +61,7 @@ def add_to(commands: Commands) -> None:
     tune.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     for split in ("valid", "test"):
         tune.add_argument(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"file or files of {split}")
-    of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines")
+    of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines", "minutes")
     tune.set_defaults(run=run_new, **dict.fromkeys(of_new))
     update = add_command(
         subcommands,
@@ -82,7 +85,7 @@ def add_to(commands: Commands) -> None:
 def run_new(arguments: argparse.Namespace) -> int:
     """Write a catalogue entry for the files, and params.yaml from the recipe own-data, or to train a model further."""
     from transformer_core import recipes
-    from transformer_core.config import PARAMS_FILE
+    from transformer_core.config import PARAMS_FILE, load_params
     from transformer_core.corpus.sources.catalogue import find_entry, load_entry
     from transformer_core.corpus.sources.local_corpus import check_unused, described, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
@@ -125,6 +128,11 @@ def run_new(arguments: argparse.Namespace) -> int:
     else:
         written = recipes.for_entry(entry)
     recipes.write(written, PARAMS_FILE, force=arguments.force)
+    if arguments.minutes:
+        from transformer_core.training.throughput import updates_within
+
+        updates = updates_within(arguments.minutes, load_params())
+        recipes.write(recipes.with_updates(written, updates), PARAMS_FILE, force=True)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
     for line in described(entry):

@@ -26,7 +26,7 @@ from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.ops.decoding_graphs import graphed
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
-from transformer_core.tasks import TARGETS, tag_of
+from transformer_core.tasks import TARGETS, load, tag_of, task_of
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 _TAG = re.compile(tag_of(r"(\w[\w-]*)"))
@@ -110,6 +110,7 @@ class Translator:
     Attributes:
         replicas: copies of the model on further GPUs, which decode batches at the same time.
         shortlist: the subwords that the translation of a sentence may have; None allows all.
+        constraint: the task's, see `Task`.
         strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
     """
 
@@ -117,6 +118,7 @@ class Translator:
     subword: Subword
     replicas: tuple[Decoder, ...] = ()
     shortlist: Shortlist | None = None
+    constraint: Callable[[StepModel, Subword], StepModel] | None = None
     strict: bool = True
 
     @property
@@ -127,7 +129,10 @@ class Translator:
     @cached_property
     def _captured(self) -> dict[int, StepModel]:
         """The model and its replicas, with captured steps where that is possible; kept, since the memory of captures is."""
-        return {id(model): graphed(model) for model in (self.model, *self.replicas)}
+        models = (self.model, *self.replicas)
+        if self.constraint is not None:
+            return {id(model): self.constraint(model, self.subword) for model in models}
+        return {id(model): graphed(model) for model in models}
 
     @property
     def device(self) -> torch.device:
@@ -156,7 +161,8 @@ class Translator:
         allowed = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
         others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
-        return cls(_together(models), subwords[0], copies, allowed)
+        constraint = task_of(languages[0][1]).constraint
+        return cls(_together(models), subwords[0], copies, allowed, load(constraint) if constraint else None)
 
     def translate(
         self, lines: Sequence[str], search: Search | Sampling, batch_tokens: int = BATCH_TOKENS, prefixes: Sequence[str] | None = None

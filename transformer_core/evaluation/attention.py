@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from statistics import median_low
 
 import torch
@@ -54,6 +55,9 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
         ids = [torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)]
         weights = _transformer_weights(model, *ids) if isinstance(model, Transformer) else _weights_of_energies(model, *ids)
     source_pieces, read_pieces, predicted_pieces = (subword.processor.id_to_piece(list(tokens)) for tokens in (source, read, target))
+    if isinstance(model, Transformer) and model.words is not None:
+        begins = (number for number, token in enumerate(source) if subword.begins_word[token])
+        source_pieces = ["".join(source_pieces[begin:end]) for begin, end in pairwise([*begins, len(source)])]
     arrays = {kind: found.float().cpu().numpy() for kind, found in weights.items()}
     return AttentionMaps(source_pieces, read_pieces, predicted_pieces, arrays)
 

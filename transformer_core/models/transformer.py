@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, bias_of
-from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
+from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding, WordSums
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, normed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
@@ -88,6 +88,7 @@ class Transformer(TranslationModel):
         self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
         if size.output_bias:
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
+        self.words = WordSums(vocab_size) if size.source_unit == "word" else None
         self.source_positions, self.target_positions = _positions(size), _positions(size)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
@@ -98,7 +99,7 @@ class Transformer(TranslationModel):
         return (self.projection or self.target_embedding or self.embedding).weight
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        memory = self.encode(source, source_mask)
+        memory, source_mask = self.encode(source, source_mask)
         x, length = self._embed_target(target, 0), target.shape[1]
         # Each position sees itself and the positions before it (paper 3.2.3). Biases are computed once, not per layer.
         causal_bias = bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
@@ -107,17 +108,20 @@ class Transformer(TranslationModel):
             x = layer(x, causal_bias, layer.cross_attention.keys_and_values(memory), source_bias)
         return normed(x, self.decoder_norm)
 
-    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Encode (B, S) token ids and their mask to (B, S, D)."""
-        x = self._embed(self.embedding, source, self.source_positions, 0)
+    def encode(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode (B, S) token ids and their mask to (B, S, D); return the mask of its positions, too."""
+        embedded = self.embedding(source)
+        if self.words is not None:
+            embedded, source_mask = self.words(embedded, source, source_mask)
+        x = self._with_positions(embedded, self.source_positions, 0)
         source_bias = bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self.encoder:
             x = layer(x, source_bias)
-        return normed(x, self.encoder_norm)
+        return normed(x, self.encoder_norm), source_mask
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
-        memory = self.encode(source, source_mask)
+        memory, source_mask = self.encode(source, source_mask)
         # Contiguous by head: otherwise each step's products with a few queries would copy them.
         projected = [layer.cross_attention.keys_and_values(memory) for layer in self.decoder_layers()]
         encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
@@ -142,13 +146,12 @@ class Transformer(TranslationModel):
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
-        return self._embed(self.target_embedding or self.embedding, target, self.target_positions, first)
+        return self._with_positions((self.target_embedding or self.embedding)(target), self.target_positions, first)
 
-    def _embed(self, embedding: TokenEmbedding, tokens: Tensor, positions: nn.Module | None, first: int) -> Tensor:
+    def _with_positions(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
         """Return the input of a stack, (B, T, D): the dropout of embeddings plus positions (paper 3.4, 3.5, 5.4), from `first` on."""
-        embedded = embedding(tokens)
         if positions is not None:
-            embedded = embedded + positions(first, tokens.shape[1])
+            embedded = embedded + positions(first, embedded.shape[1])
         # What runs through the layers then stays in the low precision.
         return self.dropout(as_autocast(embedded))
 

@@ -42,5 +42,6 @@ TASK = Task(
     scoring="transformer_core.parsing.parse_scores:SCORING",
     read_file=read_file,
     to_symbols=to_symbols,
+    constraint="transformer_core.parsing.valid_trees:ValidTrees",
     cased_because="The labels of trees are capitals.",
 )

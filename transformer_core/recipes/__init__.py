@@ -25,6 +25,7 @@ OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
 _LEAST_VOCABULARY, _BYTES = 400, 256
+_SAVES, _SAVES_A_VALIDATION = 50, 5
 _FEW_PAIRS = 50_000
 # Settings that were better on a corpus of 29,000 pairs at equal time (docs/improve.md). A training takes as long as with own-data.
 _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
@@ -115,6 +116,14 @@ def for_entry(entry: Path) -> str:
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     count_words = not languages_without_spaces(entry)
     return for_own_data(loaded.name, source, target, pairs, *number_of_strings(entry), count_words=count_words)
+
+
+def with_updates(text: str, updates: int) -> str:
+    """Return a params file with about so many updates, in fifty saves, of which every fifth has a validation."""
+    document = editable_yaml(text, "params")
+    every = max(updates // _SAVES, 1)
+    document["train"].update(updates=_SAVES * every, save_every=every, validate_every=_SAVES_A_VALIDATION * every)
+    return yaml_text(document)
 
 
 def check_unedited(path: Path) -> None:

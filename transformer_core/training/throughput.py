@@ -9,17 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_core.config import Train
+from transformer_core.config import Params, Train, resolve
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import weights_dtype
 from transformer_core.sizes import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import process_group
+from transformer_core.training.devices import default_devices, default_threads, process_group
 from transformer_core.training.records import Observer, Progress, UpdateRecord
 from transformer_core.training.trainer import Trainer
 
 _UPDATES = 4
+_USUAL_LENGTH = 24  # Tokens of a sentence, where none is given.
+_IN_UPDATES = 0.9  # Of the time of a training; the rest goes into validations and saves.
 
 
 class _RateObserver(Observer):
@@ -69,3 +71,14 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return observer.rate
+
+
+def updates_within(minutes: float, params: Params) -> int:
+    """Return about how many updates a training as in `params` makes on this machine in so many minutes, by a measurement of seconds."""
+    train = params.train
+    devices = params.machine.devices or default_devices(train.microbatches)
+    threads = params.machine.threads or default_threads(devices)
+    rate = measured_rate(resolve(params.model), params.bpe.vocab_size, train, _USUAL_LENGTH, threads)
+    # Devices take micro-batches in turn; in the last turn of an update some may be idle.
+    busy = train.microbatches / -(-train.microbatches // devices)
+    return int(_IN_UPDATES * 60 * minutes * rate * busy / train.tokens_per_update)

@@ -90,6 +90,11 @@ class Subword:
         """The piece of each token id."""
         return [str(self.processor.id_to_piece(token)) for token in range(self.vocab_size)]
 
+    @cached_property
+    def begins_word(self) -> list[bool]:
+        """Whether each token id begins a word; eos is a word of its own."""
+        return [piece.startswith(SPACE_MARK) or token == EOS for token, piece in enumerate(self.pieces)]
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text and eos; the text is normalised first, as training text was."""
         return self._encoded([_prepared(text)])[0]

@@ -1,0 +1,111 @@
+"""A parsing model whose search writes valid trees alone: one tree over all words of the sentence, each bracket closed by its own label."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
+from transformer_core.decoding.hypotheses import StepModel
+from transformer_core.models.translation import DecoderState
+from transformer_core.parsing.trees import WORD_SYMBOL
+
+_MOST_OPENED = 8  # Brackets opened one after the other, without a word between them.
+
+
+class _Allowed(NamedTuple):
+    """The kinds of symbols that may come next, or the end if none is allowed; `closing` is the label of the bracket that may be closed."""
+
+    opening: bool
+    word: bool
+    closing: str | None
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A tree as far as it is written.
+
+    Attributes:
+        words: number of words that are not in it yet.
+        labels: labels of the open constituents, the innermost last.
+        opened: brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
+    """
+
+    words: int
+    labels: tuple[str, ...] = ()
+    opened: int = 0
+
+    def after(self, symbol: str) -> "_Begun":
+        """Return the tree with one more symbol; other text changes nothing."""
+        if symbol == WORD_SYMBOL:
+            return _Begun(self.words - 1, self.labels)
+        if symbol.startswith("("):
+            return _Begun(self.words, (*self.labels, symbol[1:]), self.opened + 1)
+        if symbol.startswith(")"):
+            return _Begun(self.words, self.labels[:-1])
+        return self
+
+    @property
+    def allowed(self) -> _Allowed:
+        complete = self.opened == 0 and (len(self.labels) > 1 or not self.words)
+        return _Allowed(
+            opening=self.words > 0 and self.opened < _MOST_OPENED,
+            word=self.words > 0 and bool(self.labels),
+            closing=self.labels[-1] if self.labels and complete else None,
+        )
+
+
+@dataclass
+class _State:
+    """State of the model, and the begun tree of each hypothesis."""
+
+    inner: DecoderState
+    begun: list[_Begun]
+
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        self.inner.select(hypotheses, sentences)
+        self.begun = [self.begun[row] for row in hypotheses.tolist()]
+
+
+class ValidTrees:
+    """A model whose logits are minus infinity for symbols that cannot come next."""
+
+    def __init__(self, model: StepModel, subword: Subword) -> None:
+        self._model = model
+        self._symbols = [piece.removeprefix(SPACE_MARK) for piece in subword.pieces]
+        self._begins_word = torch.tensor(subword.begins_word)
+        self._forbidden: dict[_Allowed, Tensor] = {}
+
+    def start(self, source: Tensor, source_mask: Tensor) -> _State:
+        words = (self._begins_word.to(source.device)[source] & source_mask).sum(dim=1) - 1  # Without the end token.
+        return _State(self._model.start(source, source_mask), [_Begun(count) for count in words.tolist()])
+
+    def step(self, tokens: Tensor, state: _State) -> Tensor:
+        """Decode the newest tokens (B*K,) to logits (B*K, V) of the next one."""
+        logits = self._model.step(tokens, state.inner)
+        state.begun = [begun.after(self._symbols[token]) for begun, token in zip(state.begun, tokens.tolist(), strict=True)]
+        forbidden = torch.stack([self._forbidden_after(begun.allowed) for begun in state.begun])
+        return logits.masked_fill(forbidden.to(logits.device), -torch.inf)
+
+    def _forbidden_after(self, allowed: _Allowed) -> Tensor:
+        """Return whether each token may not come next, (V,)."""
+        if allowed not in self._forbidden:
+            self._forbidden[allowed] = torch.tensor(
+                [
+                    not (
+                        (allowed.opening and symbol in self._brackets)
+                        or (allowed.word and symbol == WORD_SYMBOL)
+                        or symbol == f"){allowed.closing}"
+                        or (token == EOS and not any(allowed))
+                    )
+                    for token, symbol in enumerate(self._symbols)
+                ]
+            )
+        return self._forbidden[allowed]
+
+    @cached_property
+    def _brackets(self) -> set[str]:
+        """The opening brackets for which there is a closing one."""
+        return {symbol for symbol in self._symbols if symbol.startswith("(") and f"){symbol[1:]}" in self._symbols}

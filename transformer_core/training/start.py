@@ -1,0 +1,37 @@
+"""A training that starts from a model with another vocabulary, perhaps of another pair of languages (Zoph et al. 2016)."""
+
+from collections.abc import Sequence
+
+import torch
+
+from transformer_core.models.architectures import build
+from transformer_core.models.translation import TranslationModel
+from transformer_core.sizes import ModelSize
+
+
+def take_over(
+    model: TranslationModel, parent: TranslationModel, size: ModelSize, pieces_of_parent: Sequence[str], pieces: Sequence[str]
+) -> int:
+    """Give a new model the weights of a trained one of the same sizes; rows of subwords that the parent lacks stay as they are.
+
+    A subword that is spelt the same in both vocabularies keeps its row of each matrix over the vocabulary (Nguyen and Chiang 2017).
+
+    Args:
+        size: sizes of both models.
+        pieces: the subwords of the new model by id; `pieces_of_parent` likewise.
+
+    Returns:
+        The number of subwords that are in both vocabularies.
+    """
+    ids = {piece: number for number, piece in enumerate(pieces_of_parent)}
+    rows = [number for number, piece in enumerate(pieces) if piece in ids]
+    rows_of_parent = [ids[pieces[row]] for row in rows]
+    larger = build(size, len(pieces) + 1).state_dict()
+    trained = parent.state_dict()
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            if weight.shape == larger[name].shape:
+                weight.copy_(trained[name])
+            else:
+                weight[rows] = trained[name][rows_of_parent]
+    return len(rows)
