@@ -15,7 +15,6 @@ every engine decodes as many steps as the sentence has tokens. Lengths are drawn
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -61,7 +60,6 @@ def main() -> None:
     options = arguments()
     choose_kernels(DEVICE)
     with TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # For the export to CTranslate2.
         directory = options.model or Path(folder) / "copier" / "model"
         if options.model is None:
             write_copier(SETTINGS["base"].size, SETTINGS["base"].vocab_size, directory)

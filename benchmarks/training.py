@@ -1,15 +1,11 @@
 """Training speed and memory of this project beside others, on a GPU if there is one: ``python benchmarks/training.py``.
 
-    python -m venv joeynmt
-    joeynmt/bin/pip install torch==2.13.0 joeynmt==2.3.0 sentencepiece==0.2.0 importlib_metadata
-    python benchmarks/training.py --joeynmt-python joeynmt/bin/python --out results.csv
+    python benchmarks/training.py --out results.csv
 
 All train one architecture with the same updates of random pairs: lengths as in Multi30k or WMT, tokens drawn uniformly.
 - Ours is the trainer of stage train as that stage runs it: on a CPU a process for each core under torchrun; bf16 if the machine has it.
 - Hugging Face is `MarianMTModel` in a plain loop: the same precision, one process, PyTorch's own cross-entropy and Adam.
-- torch.nn.Transformer, on a GPU, is in the same loop, with compiled layers.
-- JoeyNMT, on a CPU, is its own model in its own training loop, in float32, its only precision there. Dropout that the others do not
-  have is off. Without the option it is left out.
+- torch.nn.Transformer, with compiled layers, is in the same loop.
 Our batch plan defines the pairs of an update. On a CPU the peers get those as 1, 2 or 4 micro-batches, whichever is fastest for each, cut
 in order of length, which leaves less padding than their own loaders would; ours gets the fastest of these too. Hugging Face's attention
 is the faster of PyTorch's fused one and the eager one there. Short trials before the first round make these choices.
@@ -52,11 +48,10 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Contender:
-    """An implementation: the interpreter and the program of its processes, and implementations of attention to choose from."""
+    """An implementation: the program of its processes, and implementations of attention to choose from."""
 
     name: str
     module: str
-    python: Path = Path(sys.executable)
     attentions: tuple[str, ...] = ("own",)
 
 
@@ -69,6 +64,10 @@ class Choice:
 
 
 OURS = Contender("ours", "peers.ours")
+PEERS = (
+    Contender("Hugging Face", "peers.hugging_face", ("sdpa",) if ON_GPU else ("sdpa", "eager")),
+    Contender("torch.nn.Transformer, compiled", "peers.plain_torch"),
+)
 
 
 def main() -> None:
@@ -85,20 +84,8 @@ def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = command_line(__doc__)
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["gpu-base", "gpu-big"] if ON_GPU else ["small", "base"])
-    parser.add_argument("--joeynmt-python", metavar="PATH", type=Path, help="an interpreter that has joeynmt")
     parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
     return parser.parse_args()
-
-
-def contenders(joeynmt_python: Path | None) -> Iterator[Contender]:
-    """Yield ours and the peers that can run here."""
-    yield OURS
-    yield Contender("Hugging Face", "peers.hugging_face", attentions=("sdpa",) if ON_GPU else ("sdpa", "eager"))
-    if ON_GPU:
-        yield Contender("torch.nn.Transformer, compiled", "peers.plain_torch")
-    elif joeynmt_python is not None:
-        # The symbolic link is not resolved: its place is what makes it the interpreter of its environment.
-        yield Contender("JoeyNMT", "peers.joey", joeynmt_python.absolute())
 
 
 def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -113,7 +100,7 @@ def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Ite
         print(f"{setting.preset}, {contender.name}, {own['ran as']}: {own['target tok/s']:,.0f} target tok/s", file=sys.stderr, flush=True)
         return own
 
-    for contender in contenders(options.joeynmt_python):
+    for contender in (OURS, *PEERS):
         choices = [Choice(count, attention) for attention in contender.attentions for count in setting.microbatches]
         rates = [run(contender, choice, max(2, timed // 4))["target tok/s"] for choice in choices if len(choices) > 1]
         chosen[contender] = choices[int(np.argmax(rates or [0]))]
@@ -135,7 +122,7 @@ def run_contender(
     job = job_of(setting, split, updates, choice, default_threads(processes))
     job.write(folder)
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    command = [str(contender.python), *torchrun, "-m", contender.module, str(folder)]
+    command = [sys.executable, *torchrun, "-m", contender.module, str(folder)]
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise SystemExit(f"{done.stdout}{contender.name} ended with exit code {done.returncode}, its output is above")
@@ -160,7 +147,7 @@ def run_contender(
 def job_of(setting: Setting, split: BinarizedSplit, updates: Sequence[NDArray[np.int64]], choice: Choice, threads: int) -> Job:
     """Return the job of training on the pairs of each update."""
     return Job(
-        **{name: getattr(setting.size, name) for name in ("layers", "d_model", "d_ff", "heads", "dropout")},
+        size=setting.size,
         vocab_size=setting.vocab_size,
         tokens_per_update=setting.tokens_per_update,
         tokens_per_microbatch=setting.tokens_per_update // choice.microbatches,

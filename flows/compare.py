@@ -1,6 +1,7 @@
-"""`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations."""
+"""`python -m flows.compare RUN RUN`: two MLflow runs side by side on the terminal, or any number on a page (`--page FILE`)."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +11,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
 from flows.record.run import REFERENCES, SOURCES
-from flows.record.server import PARENT_TAG, connect, reaching, search
+from flows.record.server import PARENT_TAG, RECORD, connect, reaching, run_link, search
 from flows.record.store import tracking_uri
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import load_params
+from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
-from transformer_core.files import sha256_of
-from transformer_core.tasks import task_of
+from transformer_core.files import sha256_of, write_text
+from transformer_core.tasks import all_tasks, task_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+    from flows import runs_page
 
 _NAMED = 5
 
@@ -49,6 +52,7 @@ class Evaluated:
     settings: Mapping[str, str]
     metrics: Mapping[str, float]
     tests: Mapping[str, TestSet]
+    training: "Run | None"
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
@@ -72,7 +76,10 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
 
     A run that has not finished counts only if no finished one matches. A name may be given without the score before its first comma.
     """
-    found = [(run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint")} - {None}) for run in search(client, "")]
+    found = [
+        (run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint"), run.data.tags.get(RECORD)} - {None})
+        for run in search(client, "")
+    ]
     exact = [run for run, names in found if wanted in names]
     begins = [run for run, names in found if any(f", {name}".find(f", {wanted}") >= 0 for name in names)] if wanted else []
     runs = exact or [run for run in begins if run.info.status == "FINISHED"] or begins
@@ -106,7 +113,7 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
         # The last values of the settings that were changed when it went on are tags (flows/record/sending.py).
         own = {key: training.data.tags.get(key, value) for key, value in training.data.params.items()}
         name, settings = f"{name}, of {training.info.run_name}", own | settings
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, tests)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, tests, training)
 
 
 def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], changed: bool = False) -> str:
@@ -127,6 +134,61 @@ def _compared(tokenize: str, comet: str | None, a: TestSet, b: TestSet) -> str:
     return text if names == ("test", "test") else f"Test set: {names[0]} of A, {names[1]} of B\n{text}"
 
 
+def chosen_runs(chosen: Namespace, client: "MlflowClient") -> list[str]:
+    """Return the runs that a command names: by themselves, by their sweep, and by their experiment. Raises `UserError` (78): none."""
+    names = list(chosen.runs)
+    if chosen.sweep:
+        file = Path("results/sweeps", chosen.sweep, "runs.txt")
+        if not file.exists():
+            raise configuration_error(f"{file}: no such file", "Make it with: python -m flows.sweep")
+        names += file.read_text(encoding="utf-8").split()
+    if chosen.experiment:
+        found = client.get_experiment_by_name(chosen.experiment)
+        runs = client.search_runs([found.experiment_id], "tags.kind = 'evaluation'") if found else []
+        names += [run.info.run_id for run in runs]
+    if not names:
+        raise configuration_error("no runs to compare", "Name runs, a sweep or an experiment.")
+    return list(dict.fromkeys(names))
+
+
+def write_page(chosen: Namespace, params: Params, uri: str) -> int:
+    """Write the page of many runs. Raises `UserError`: as `fetch`; 65, no run has a test set."""
+    from flows import runs_page  # Here: matplotlib takes a second to load.
+
+    with TemporaryDirectory() as folder:
+        with reaching(uri):
+            client = connect(uri)
+            found = [fetch(client, name, Path(folder) / str(number)) for number, name in enumerate(chosen_runs(chosen, client))]
+            runs = [_on_page(number, run, client, uri) for number, run in enumerate(found, start=1)]
+        tests = []
+        for references, first in found[0].tests.items():
+            right, source = read_aligned(first.references, first.sources)
+            shared = [(run, own.tests[references]) for run, own in zip(runs, found, strict=True) if references in own.tests]
+            texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
+            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_in(found[0].settings.get("signature", "")))
+            tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
+    write_text(chosen.page, runs_page.render(runs, tests, params.machine.price_per_hour))
+    print(f"{chosen.page}: {len(runs)} runs")
+    return ExitCode.DONE
+
+
+def _on_page(number: int, run: Evaluated, client: "MlflowClient", uri: str) -> "runs_page.Run":
+    import pandas as pd
+
+    from flows import runs_page
+
+    curves: dict[str, pd.Series[float]] = {}
+    seconds, training = None, run.training
+    if training:
+        keys = {name: [name] for name in runs_page.CURVES} | {runs_page.SCORE: [f"valid/{task.key}" for task in all_tasks()]}
+        for name, key in ((name, key) for name, found in keys.items() for key in found if key in training.data.metrics):
+            points = client.get_metric_history(training.info.run_id, key)
+            curves[name] = pd.Series([point.value for point in points], [point.step for point in points], dtype=float)
+        seconds = (training.info.end_time - training.info.start_time) / 1000 if training.info.end_time else None
+    link = run_link(uri, client.get_run(run.run_id)) if uri.startswith("http") else ""
+    return runs_page.Run(number, run.name, link, run.settings, run.metrics, curves, seconds)
+
+
 def _shown(value: object) -> str:
     return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
@@ -135,18 +197,26 @@ def _shown(value: object) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code; 65, the runs were scored against different references."""
     parser = Parser(
-        prog="python -m flows.compare", description="Compare two MLflow runs: settings, metrics and translations.", allow_abbrev=False
+        prog="python -m flows.compare", description="Compare MLflow runs: settings, metrics and translations.", allow_abbrev=False
     )
-    for name in ("a", "b"):
-        text = "the beginning of a run's name, fingerprint or id; none: a list of the latest"
-        parser.add_argument(name, metavar=f"RUN_{name.upper()}", nargs="?", default="", help=text)
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="the beginning of a run's name, fingerprint or id; none: a list of the latest"
+    )
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write an HTML page of any number of runs; the first is the base")
+    parser.add_argument("--sweep", metavar="NAME", help="after these runs those of a folder of results/sweeps, for --page")
+    parser.add_argument("--experiment", metavar="NAME", help="after these runs the trainings of an MLflow experiment, for --page")
     chosen = parser.parse_args(arguments)
     params = load_params()
     uri = tracking_uri(params.machine)
+    if chosen.page:
+        return write_page(chosen, params, uri)
+    names = [*chosen.runs, "", ""]
+    if len(chosen.runs) > 2:
+        raise configuration_error(f"{len(chosen.runs)} runs: only two are compared here", "Write a page of them with: --page FILE")
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
-            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
+            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", names[0]), ("b", names[1])))
         shared = [(test, b.tests[references]) for references, test in a.tests.items() if references in b.tests]
         if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -17,7 +18,7 @@ from uuid import UUID
 import httpx
 import psutil
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -35,18 +36,20 @@ from flows.process.patience import Patience
 from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
+from flows.record.alarms import alarm, link_of
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
-from transformer_core.files import write_text
+from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
-SUMMARY_ARTIFACT, TABLE_ARTIFACT = "pipeline", "pipeline-stages"
+ARTIFACT = "pipeline"
+TO_RESUME = "Correct what it names, and run the pipeline again: it goes on from there."
 TRAIN = "train"
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
@@ -147,6 +150,7 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
         done = reproduce(name, machine, get_run_logger().info, environment=environment)
     except StageError as error:
         reason = str(error).removesuffix(f" (exit code {error.exit_code})")
+        alarm(machine, environment[FLOW_RUN_ID], f"{name}-failed", str(error), TO_RESUME, flow_run.get_flow_run_ui_url() or "")
         outcome = Outcome(name, "failed", error.exit_code, time.monotonic() - began, reason)
         return Failed(message=str(error), data=outcome)  # Shown as one line; a raised error as a traceback.
     outcome = Outcome(name, done, ExitCode.DONE, time.monotonic() - began)
@@ -154,29 +158,18 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
-    """Write the summary to the terminal, and as artifacts: a table, and a text with the score and a link to the training in MLflow."""
-    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
-    table = table_of(outcomes.values())
-    summary = summarize(table, outcomes, link, server.ui_command(tracking_uri(machine)))
-    create_table_artifact(key=TABLE_ARTIFACT, table=table, description="What each stage did")
-    create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
+    """Write the summary to the terminal, and as an artifact of the run."""
+    link = training_link() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    summary = summarize(outcomes, link, server.ui_command(tracking_uri(machine)))
+    create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
 
-def training_link(machine: Machine) -> str:
-    """Return the address in MLflow of the training whose checkpoints are here; empty if it has none, or MLflow is unreachable."""
-    uri = tracking_uri(machine)
+def training_link() -> str:
+    """Return the address in MLflow of the training whose checkpoints are here; empty if its record is not."""
     if not CHECKPOINT_CONFIG.exists():
         return ""
-    from transformer_core.models.directory import read_config  # Here: torch takes seconds to load.
-
-    try:
-        training = identity_of(read_config(CHECKPOINT_CONFIG).training.model_dump())
-        runs = server.search(server.connect(uri), f"tags.{server.RECORD} = '{training}'")
-        return server.run_link(uri, runs[0]) if runs else ""
-    except Exception as error:  # A table without a link is better than none.
-        get_run_logger().warning("No link to MLflow: %s", first_line(error))
-        return ""
+    return link_of(identity_of(read_json(CHECKPOINT_CONFIG)["training"]))
 
 
 def name_run(name: str) -> None:
@@ -193,15 +186,15 @@ def wait_for_prefect(hours: float) -> None:
 
     Stages and their tasks need no server. A temporary one is not waited for.
     """
-    patience = Patience(hours)
-    while PREFECT_API_URL.value():
-        with get_client(sync_client=True) as client:
-            trouble = client.api_healthcheck()
-        pause = patience.pause_after(ExitCode.UNAVAILABLE) if trouble else None
-        if pause is None:
-            return
-        echo(f"Prefect does not answer: {first_line(cast(Exception, trouble))}. The stages are done; waiting for it.", sys.stderr)
-        time.sleep(pause)
+    if PREFECT_API_URL.value():
+        Patience(hours).retry(partial(ask_prefect, "The stages are done"), partial(echo, stream=sys.stderr))
+
+
+def ask_prefect(remedy: str) -> None:
+    """Ask Prefect's server for its health; without one a temporary server is started. Raises `UserError` (69): it is unreachable."""
+    with get_client(sync_client=True) as client:
+        if trouble := client.api_healthcheck():
+            raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
 
 
 def reach_prefect() -> None:
@@ -212,13 +205,9 @@ def reach_prefect() -> None:
     terminal = {signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
     try:
-        with get_client(sync_client=True) as client:
-            trouble = client.api_healthcheck()
+        ask_prefect("Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro")
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
-    if trouble:
-        remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
-        raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
     if not PREFECT_API_URL.value():
         _end_children_with_this_process()
 
@@ -279,21 +268,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all its processes have ended.
     """
-    parameters = parse(arguments)
-    settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
-    return run_flow(parameters)
-
-
-def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
-    """Return the flow's parameters from a command line."""
     parser = Parser(prog="python -m flows.pipeline", description=main.__doc__)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
+        "--set",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        type=_override,
+        help="a setting of this run: train.updates=50",
     )
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
-    options = parser.parse_args(arguments)
-    return {"recipe": options.recipe, "overrides": dict(options.set), "last_stage": options.last_stage}
+    parameters = vars(parser.parse_args(arguments))
+    parameters["overrides"] = dict(parameters["overrides"])
+    settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
+    return run_flow(parameters)
 
 
 def _override(text: str) -> tuple[str, Any]:

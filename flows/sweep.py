@@ -1,18 +1,19 @@
 """Sweeps: the stages up to evaluate over many settings, as the rows of one table.
 
-    python -m flows.sweep table3 --recipe multi30k --seeds 3 --updates 2000
+    python -m flows.sweep table3 train.seed=1,2,3 train.updates=2000 --recipe multi30k
     python -m flows.sweep table2 --recipe tatoeba
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed without a result is trained in its own worktree, with the cache of this repository. The same command, started again while
-the first runs, trains the next rows side by side with it. The table is in a folder of results/sweeps named after the table or the grid, as
-CSV and markdown.
+A row is trained with each combination of the settings, and has the means over its seeds. What has no result yet is trained in its own
+worktree, with the cache of this repository. The same command, started again while the first runs, trains the next rows side by side with
+it. The table is in a folder of results/sweeps named after the table and the settings, as CSV and markdown.
 """
 
 import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -26,9 +27,11 @@ from flows.process.child import git
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
+from flows.record.alarms import alarm
 from flows.record.documents import read_output, read_scores
+from flows.record.run import identity_of
 from flows.sweeps import table as tables
-from flows.sweeps.rows import choose, document_of, rows_of, scale_for
+from flows.sweeps.rows import GRID, choose, document_of, grid, rows_of, scale_for
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, check_params, load_params
 from transformer_core.corpus.tokens.binary import read_meta
@@ -36,8 +39,9 @@ from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import new_directory, read_json, write_json, write_text
 from transformer_core.tasks import task_of
 
-NAMES = ("table3", "table2", "params")
+NAMES = ("table3", "table2", GRID)
 TABLES, RESULTS = Path("results/sweeps"), STATE / "sweeps/results"
+RUNS = "runs.txt"  # The ids of the trainings, for `flows.compare --sweep`.
 LAST_STAGE = "evaluate"
 # Version of the format of results.
 _FORMAT = 2
@@ -90,8 +94,6 @@ def plan(
     settings: Sequence[str] = (),
     recipe: str | None = None,
     rows: Sequence[str] | None = None,
-    seeds: int | None = None,
-    updates: int | None = None,
     scale: int | None = None,
 ) -> Sweep:
     """Plan the trials of a sweep and check the settings of all.
@@ -100,26 +102,19 @@ def plan(
 
     Raises `UserError` (78): an unknown recipe, row or key, an invalid value, or no git repository.
     """
-    if settings and name != "params":
-        raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")
-    if scale and name == "params":
+    if scale and name == GRID:
         raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
     base, files = check_params(settings_of_run(recipe, {})), snapshot()
-    scale = scale or (1 if name == "params" else scale_for(base))
+    scale = scale or (1 if name == GRID else scale_for(base))
     sections = base.model_dump(mode="json", exclude={MACHINE})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
-    chosen = choose(rows_of(name, settings, scale), rows)
-    for option, key, given in (("--updates", "train.updates", updates), ("--seeds", "train.seed", seeds)):
-        if given and any(key in row.overrides for row in chosen):
-            raise configuration_error(f"{option}: the settings name {key}", "Use one of the two.")
     code, trials = _code(files.tree), []
-    for row in chosen:
-        for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):
-            document = document_of(row, sections, seed, updates)
-            check_params(document)
-            relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
-            key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
-            trials.append(Trial(row.name, document["train"]["seed"], document, key))
+    for row in grid(choose(rows_of(name, scale), rows), settings):
+        document = document_of(row, sections)
+        check_params(document)
+        relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
+        key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
+        trials.append(Trial(row.name, document["train"]["seed"], document, key))
     return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
 
 
@@ -139,14 +134,15 @@ def train(trial: Trial, files: Snapshot, machine: Machine) -> None:
         StageError: a stage failed; the worktree is kept, and the next call continues in it.
         UserError: as `worktree`; exit code 69, another process trains it.
     """
-    with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder:
-        for name in stages_up_to(LAST_STAGE, folder):
-            reproduce(name, machine, partial(echo, stream=sys.stderr), folder)
-        write_json(trial.result, _figures(trial, folder))
+    result = trial.result.absolute()
+    with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder, chdir(folder):
+        for name in stages_up_to(LAST_STAGE):
+            reproduce(name, machine, partial(echo, stream=sys.stderr))
+        write_json(result, _figures(trial))
 
 
-def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
-    """Return the figures of a training.
+def _figures(trial: Trial) -> dict[str, Any]:
+    """Return the figures of a training whose outputs are in the working directory.
 
     `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
     on valid, per subword; `score` is the task's main score on test.
@@ -155,10 +151,10 @@ def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
     from transformer_core.models.directory import CONFIG, read_config
 
     task = task_of(str(trial.document["download"]["target"]))
-    config, pairs = read_config(folder / AVERAGED / CONFIG), read_meta(folder / BINARIZED / "train")
+    config, pairs = read_config(AVERAGED / CONFIG), read_meta(BINARIZED / "train")
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
-    passes = load_params(folder / PARAMS_FILE).train.passes
-    scores, training = read_scores(task, folder), read_output(TRAINING_METRICS, folder)
+    passes = load_params().train.passes
+    scores, training = read_scores(task), read_output(TRAINING_METRICS)
     return {
         **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
         "flops": passes * cost.flops_a_token * config.training.target_tokens,
@@ -166,6 +162,7 @@ def _figures(trial: Trial, folder: Path) -> dict[str, Any]:
         "score_name": task.score,
         "valid_score": scores["valid"][task.key],
         "score": scores[task.key],
+        "run": identity_of(config.training.model_dump()),
         **{name: scores[name] for name in ("corpus", "signature")},
     }
 
@@ -180,6 +177,7 @@ def write_table(planned: Sweep) -> str:
     with new_directory(planned.folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         write_text(temporary / "table.md", text)
+        write_text(temporary / RUNS, "".join(f"{result['run']}\n" for result in results if "run" in result))
     return text
 
 
@@ -198,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             train(trial, planned.files, machine)
         except (StageError, UserError) as error:  # 69, another process trains it.
             echo(f"{trial.name}: {error}", sys.stderr)
+            if error.exit_code != ExitCode.UNAVAILABLE or isinstance(error, StageError):
+                alarm(machine, trial.key, "failed", f"sweep: {trial.name}: {error}", "Run the sweep again: it goes on from there.")
             code = code or error.exit_code
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
@@ -208,11 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="python -m flows.sweep", description=main.__doc__)
     parser.add_argument("name", choices=NAMES, help="a table of the paper, or a grid of settings")
-    parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="values of a setting, for the sweep params: train.warmup=200,400")
+    parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="values of a setting, as train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
     parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
-    parser.add_argument("--seeds", metavar="N", type=positive_int, help="trainings of each row, each with another seed (default: 1)")
-    parser.add_argument("--updates", metavar="N", type=positive_int, help="updates of each training (default: the recipe's)")
     parser.add_argument(
         "--scale",
         metavar="S",

@@ -38,8 +38,8 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"compare", "pipeline", "probes", "scores", "sweep", "tracking", "translate"},
-        {"tune"},
+        {"pipeline", "probes", "retention", "runs_page", "scores", "status", "sweep", "tracking", "translate"},
+        {"compare", "tune"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}

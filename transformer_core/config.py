@@ -311,6 +311,10 @@ class Machine(Section):
     grace_seconds: PositiveInt = words("time that a training has to save its state when it is stopped", 120)
     patience_hours: PositiveFloat = words("time for which a stage that a lost service or node ended is tried again without progress", 12.0)
     limit_hours: PositiveFloat | None = words("time after which a stage of the flow must save and end, to be tried again", None)
+    stalled_minutes: PositiveFloat = words("time without an update after which a training is ended, to be tried again", 60.0)
+    alarm_url: Name | None = words("webhook (as Slack's) that is told of trouble; may name an environment variable: `$HOOK`", None)
+    alarm_disk_gb: NonNegativeFloat = words("free space of a training's disk below which it is told", 1.0)
+    alarm_score: NonNegativeFloat | None = words("main score of a test set below which it is told", None)
     price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for an estimate", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
 

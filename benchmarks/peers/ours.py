@@ -4,12 +4,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from peers.job import Job, Training, now, train_and_report
+from peers.job import Training, now, read_job, train_and_report
 from transformer_core import recipes
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import low_precision, precision_name, weights_dtype
-from transformer_core.presets import TransformerSize
 from transformer_core.training.devices import process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.throughput import NullDirectory
@@ -24,9 +23,7 @@ class _Ended(Exception):
 def main() -> None:
     """Train for warm-up, train again with the clock running, report; kernels and graphs are made once."""
     folder = Path(sys.argv[1])
-    job = Job.read(folder)
-    d_k = job.d_model // job.heads
-    size = TransformerSize(layers=job.layers, d_model=job.d_model, d_ff=job.d_ff, heads=job.heads, d_k=d_k, d_v=d_k, dropout=job.dropout)
+    job = read_job(folder)
     changes = {
         "updates": len(job.updates),
         "tokens_per_update": job.tokens_per_update,
@@ -39,7 +36,7 @@ def main() -> None:
     settings = recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
     with process_group(job.threads) as rank:
         seed_everything(job.seed, 0, 0)
-        model = build(size, job.vocab_size).to(rank.device, weights_dtype("auto"))
+        model = build(job.size, job.vocab_size).to(rank.device, weights_dtype("auto"))
         ended: list[float] = []
 
         def validate() -> dict[str, float]:

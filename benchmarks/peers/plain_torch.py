@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, now, train_and_report
+from peers.job import Job, Training, Updates, now, read_job, train_and_report
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
@@ -19,6 +19,11 @@ from transformer_core.models.precision import choose_kernels, low_precision, pre
 from transformer_core.training.devices import autocast
 from transformer_core.training.loader import Batch, make_batch
 
+# The paper's (5.3, 5.4). The learning rate, a usual one, does not change the speed.
+LABEL_SMOOTHING = 0.1
+ADAM_BETAS = (0.9, 0.98)
+ADAM_EPSILON = 1e-9
+LEARNING_RATE = 1e-4
 _POSITIONS = 256
 
 
@@ -27,13 +32,14 @@ class PlainTransformer(nn.Module):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(job.vocab_size, job.d_model)
-        nn.init.normal_(self.embedding.weight, std=job.d_model**-0.5)
+        size = job.size
+        self.embedding = nn.Embedding(job.vocab_size, size.d_model)
+        nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.transformer = nn.Transformer(
-            job.d_model, job.heads, job.layers, job.layers, job.d_ff, job.dropout, activation="relu", batch_first=True
+            size.d_model, size.heads, size.layers, size.layers, size.d_ff, size.dropout, activation="relu", batch_first=True
         )
-        self.register_buffer("positions", sinusoidal_positions(_POSITIONS, job.d_model), persistent=False)
-        self.dropout = nn.Dropout(job.dropout)
+        self.register_buffer("positions", sinusoidal_positions(_POSITIONS, size.d_model), persistent=False)
+        self.dropout = nn.Dropout(size.dropout)
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
@@ -65,7 +71,7 @@ class PlainTransformer(nn.Module):
 def run(make: Callable[[Job], nn.Module]) -> None:
     """Train the job's model, a module that maps a batch to logits (B, T, V), for warm-up and with the clock running; report."""
     folder = Path(sys.argv[1])
-    job = Job.read(folder)
+    job = read_job(folder)
     split = open_split(folder / "train")
     torch.set_num_threads(job.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

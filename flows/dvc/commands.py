@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from flows.process.child import TimeLimitError, run_child
 from flows.process.exits import BUG, shell_code
 from flows.process.paths import DVC_LOCK
 from flows.process.patience import Patience
-from flows.process.progress import update_resumed, updates_in
+from flows.process.progress import update_resumed
 from flows.process.runner import StageError, exit_file
 from transformer_core.config import Machine
 from transformer_core.errors import ExitCode, UserError, configuration_error
@@ -23,7 +24,6 @@ from transformer_core.files import read_json
 from transformer_core.yaml_io import read_yaml
 
 DVC_FILE = ".dvc"
-SECONDS_BETWEEN_UPDATES = 60.0
 _WRITING_SECONDS = 0.5
 # What DVC prints for each stage: what to type next, and the command of the stage.
 _ADVICE = re.compile(r"> exec sh |\s*(Updating lock|To track the|git add|To enable auto|dvc config core|Use `dvc push`|Data and pipelines)")
@@ -32,25 +32,25 @@ _STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
-def repository_stages(root: Path = Path()) -> dict[str, Any]:
+def repository_stages() -> dict[str, Any]:
     """Return the stages of dvc.yaml by name, in the order of the file, in which they run. Raises `UserError` (78)."""
-    document = read_yaml(root / "dvc.yaml")
+    document = read_yaml(Path("dvc.yaml"))
     found = document.get("stages") if isinstance(document, dict) else None
     if not (isinstance(found, dict) and found):
         raise configuration_error("dvc.yaml: has no stages", "Check it with: dvc status")
     return found
 
 
-def stages_up_to(last: str | None, root: Path = Path()) -> list[str]:
+def stages_up_to(last: str | None) -> list[str]:
     """Return the names of the stages up to one of them, None for the last. Raises `UserError` (78): no such stage."""
-    names = list(repository_stages(root))
+    names = list(repository_stages())
     if last is not None and last not in names:
         raise configuration_error(f"last_stage: no stage is called {last!r}", f"Stages: {', '.join(names)}.")
     return names if last is None else names[: names.index(last) + 1]
 
 
 class StageOutput:
-    """The output of a stage, passed on without the advice of DVC; of the lines for updates, one a minute and the last.
+    """The output of a stage, passed on without the advice of DVC.
 
     Attributes:
         last_line: the last line, passed on or not.
@@ -58,7 +58,7 @@ class StageOutput:
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
-        self._write, self._written = write, -SECONDS_BETWEEN_UPDATES
+        self._write = write
         self.last_line, self.resumed = "", 0
 
     def __call__(self, line: str) -> None:
@@ -66,47 +66,33 @@ class StageOutput:
             return
         self.last_line = line
         self.resumed = update_resumed(line) or self.resumed
-        found = updates_in(line)
-        if found and found[0] < found[1]:
-            if time.monotonic() - self._written < SECONDS_BETWEEN_UPDATES:
-                return
-            self._written = time.monotonic()
         self._write(line)
 
 
-def reproduce(
-    name: str, machine: Machine, write: Callable[[str], None], root: Path = Path(), environment: Mapping[str, str] | None = None
-) -> str:
-    """Run a stage of the repository at `root` with DVC, or take it from DVC's cache, and return "ran" or "cached".
+def reproduce(name: str, machine: Machine, write: Callable[[str], None], environment: Mapping[str, str] | None = None) -> str:
+    """Run a stage with DVC, or take it from DVC's cache, and return "ran" or "cached".
 
     A failure that may pass is tried again, see `Patience`. `write` gets the lines of the output.
 
     Raises `StageError`: it failed, or exceeded `machine.limit_hours`.
     """
-    output, patience = StageOutput(write), Patience(machine.patience_hours)
-    while True:
-        try:
-            return _run_once(name, machine.limit_hours, output, root, environment or {})
-        except StageError as error:
-            pause = patience.pause_after(error.exit_code, output.resumed)
-            if pause is None:
-                raise
-            write(f"{str(error).rstrip('.')}. Trying again in {pause:.0f} seconds")
-            time.sleep(pause)
+    output = StageOutput(write)
+    run = partial(_run_once, name, machine.limit_hours, output, environment or {})
+    return Patience(machine.patience_hours).retry(run, write, lambda: output.resumed)
 
 
-def _run_once(name: str, limit_hours: float | None, output: StageOutput, root: Path, environment: Mapping[str, str]) -> str:
-    report, output.last_line = exit_file(name, root), ""
+def _run_once(name: str, limit_hours: float | None, output: StageOutput, environment: Mapping[str, str]) -> str:
+    report, output.last_line = exit_file(name), ""
     report.unlink(missing_ok=True)
-    repair(root)
+    repair()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # `python` is this interpreter.
     command, limit_seconds = dvc("repro", "--single-item", name), limit_hours and 3600 * limit_hours
     try:
-        code = run_child(command, output, limit_seconds, {**environment, "PATH": path}, root)
+        code = run_child(command, output, limit_seconds, {**environment, "PATH": path})
     except TimeLimitError:
         raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit_hours:g})") from None
     if code:
-        raise StageError(*failure(name, code, output.last_line, root))
+        raise StageError(*failure(name, code, output.last_line))
     return "ran" if report.exists() else "cached"
 
 
@@ -115,14 +101,14 @@ def dvc(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
-def repair(root: Path = Path()) -> None:
+def repair() -> None:
     """Remove DVC's record of running commands if it is damaged or names no command that still runs, and dvc.lock if it is empty.
 
     DVC writes both in place, so a kill may leave an empty file. Every later command then ends with "Unable to read RWLock-file", or with
     "'dvc.lock' validation failed". DVC finds what dvc.lock had recorded in its run-cache. And it waits for ever for a command that was
     killed if another process has its number, as after a restart of the machine or in another container.
     """
-    for file, is_damaged in ((root / ".dvc/tmp/rwlock", _is_stale), (root / DVC_LOCK, _is_empty)):
+    for file, is_damaged in ((Path(".dvc/tmp/rwlock"), _is_stale), (DVC_LOCK, _is_empty)):
         # Looked at twice, because another DVC may be writing it.
         if is_damaged(file):
             time.sleep(_WRITING_SECONDS)
@@ -157,12 +143,12 @@ def _is_empty(file: Path) -> bool:
     return file.exists() and not file.stat().st_size
 
 
-def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
+def failure(name: str, dvc_code: int, last_line: str) -> tuple[int, str]:
     """Return exit code and reason of a failed stage: from its own report or, if that is missing or damaged, from DVC."""
     if _STAGE_BUSY.search(last_line):
         return ExitCode.UNAVAILABLE, f"{name}: another DVC command runs a stage in this repository. Wait until it ends, then run again."
     with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):
-        found = read_json(exit_file(name, root))
+        found = read_json(exit_file(name))
         reason = str(UserError(str(found["message"]), str(found["remedy"])))
         if code := int(found["code"]):  # Otherwise DVC failed after the stage.
             return code, reason if reason.startswith(f"{name}:") else f"{name}: {reason}"

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -106,6 +106,12 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
         git(Path(), "worktree", "remove", "--force", "--force", str(folder))
 
 
+def remove_worktree(folder: Path) -> None:
+    """Remove a worktree that a failed run has left. Raises `UserError` (69): a run works in it."""
+    with locked(folder.absolute().with_suffix(".lock"), "this run"):
+        git(Path(), "worktree", "remove", "--force", "--force", str(folder))
+
+
 def _check_out(folder: Path, files: Snapshot) -> None:
     """Write the files of a snapshot to a worktree, which is made if needed; ignored files, such as outputs and logs, stay as they are."""
     if not _is_worktree(folder):
@@ -126,7 +132,8 @@ def _check_out(folder: Path, files: Snapshot) -> None:
             shutil.copyfile(mine, folder / mine)
     _copy_sums(Path(), folder)
     subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
-    repair(folder)
+    with chdir(folder):
+        repair()
 
 
 def _copy_sums(here: Path, there: Path) -> None:

@@ -28,7 +28,7 @@ from flows.process.paths import STATE, sections_up_to, stages
 from flows.process.patience import Patience
 from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean, first_line
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean
 from transformer_core.files import locked, read_json
 from transformer_core.places import Kubernetes, Place, Slurm
 
@@ -176,7 +176,12 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
-        answer = partial(_answer, hours=params.machine.patience_hours)
+        # A scheduler that is away is asked again: its jobs go on.
+        hours, tell = params.machine.patience_hours, partial(echo, stream=sys.stderr)
+
+        def answer(question: Callable[[], Answer]) -> Answer:
+            return Patience(hours).retry(question, tell)
+
         number = answer(scheduler.find)
         if number is None:
             job.clear()
@@ -241,20 +246,6 @@ def _follow(
             echo(f"job {number} waits: {seen.words}", sys.stderr)
         told = seen.words
         time.sleep(POLL_SECONDS)
-
-
-def _answer(question: Callable[[], Answer], hours: float) -> Answer:
-    """Return a scheduler's answer; ask again for these hours while it is away: its jobs go on."""
-    patience = Patience(hours)
-    while True:
-        try:
-            return question()
-        except UserError as error:
-            pause = patience.pause_after(error.exit_code)
-            if pause is None:
-                raise
-            echo(f"{first_line(error)}; asking again in {pause:.0f} seconds", sys.stderr)
-        time.sleep(pause)
 
 
 def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None], prefix: str = "") -> int:

@@ -64,7 +64,6 @@ class KubernetesJobs:
         return service + separator + _kubectl(*patch, text=manifest)
 
     def look(self, number: str) -> Seen:
-        """Return what the job does."""
         found = _kubectl("get", "job", number, "--ignore-not-found", "--output", "json")
         status = json.loads(found)["status"] if found.strip() else {"conditions": [{"type": "Failed", "status": "True"}]}
         if any(one["type"] in ("Complete", "Failed") and one["status"] == "True" for one in status.get("conditions", [])):

@@ -169,6 +169,11 @@ def run_rank(body: Callable[[], None]) -> int:
     return 0
 
 
+def exit_report() -> Path:
+    """Return the file for the report of stage train, here of one of its ranks, that ends without passing through its process's end."""
+    return _rank_exit() if "TORCHELASTIC_RUN_ID" in os.environ else exit_file("train")
+
+
 def _rank_exit() -> Path:
     """Return the file with the report of this node's ranks; the nodes of a training share the folder."""
     return exit_file(f"train-rank-{os.environ.get('TRANSFORMER_NODE_RANK', '0')}")

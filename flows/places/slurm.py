@@ -37,7 +37,6 @@ class SlurmQueue:
         self._place, self._job = place, job
 
     def find(self) -> str | None:
-        """Return the number of the job of this name that has not ended."""
         found = _slurm("squeue", "--noheader", "--me", f"--name={self._job.name}", "--format=%i")
         return next(iter(found.split()), None)
 

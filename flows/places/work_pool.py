@@ -53,7 +53,6 @@ class PrefectPool:
             raise configuration_error("machine.places: PREFECT_API_URL is not set", "A work pool needs a Prefect server.")
 
     def find(self) -> str | None:
-        """Return the id of the run of this job that has not ended."""
         tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[self._tag]))
         with _client() as client:
             runs = client.read_flow_runs(flow_run_filter=tagged)
@@ -87,7 +86,6 @@ class PrefectPool:
             return Seen("ended" if state.is_final() else "running")
 
     def stop(self, number: str, running: bool) -> None:
-        """Cancel the run."""
         del running
         with _client() as client:
             client.set_flow_run_state(UUID(number), Cancelling())

@@ -56,7 +56,7 @@ def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[s
     wanted, waiting = min(most or 1, len(gpus)), False
     while True:
         with ExitStack() as found:
-            free = list(islice((name for name, uuid in gpus.items() if _is_taken(uuid, found)), most))
+            free = list(islice((name for name, uuid in gpus.items() if take_if_free(uuid, found)), most))
             if len(free) >= wanted:
                 held.push(found.pop_all())
                 return free
@@ -66,7 +66,7 @@ def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[s
         time.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # Two that each hold a part of what they need must not go on in step.
 
 
-def _is_taken(uuid: str, held: ExitStack) -> bool:
+def take_if_free(uuid: str, held: ExitStack) -> bool:
     """Take the lock of a GPU if it is free, and return whether it was. Another user's file can be opened for reading only."""
     path = Path(gettempdir(), f"transformer-gpu-{uuid}.lock")
     try:

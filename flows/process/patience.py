@@ -3,9 +3,13 @@
 import random
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from flows.process.exits import TRANSIENT
+from flows.process.runner import StageError
+from transformer_core.errors import UserError
 
+Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 _JITTER = 0.5
 
@@ -20,6 +24,18 @@ class Patience:
         self._seconds = 3600 * hours
         self._clock, self._chance = clock, chance
         self._tries, self._failing_since, self._progress = 0, 0.0, 0
+
+    def retry(self, attempt: Callable[[], Result], tell: Callable[[str], None], progress: Callable[[], int] = lambda: 0) -> Result:
+        """Return the result of an attempt that succeeds. Raises the `UserError` or `StageError` of the last; `tell` gets those before."""
+        while True:
+            try:
+                return attempt()
+            except (UserError, StageError) as error:
+                pause = self.pause_after(error.exit_code, progress())
+                if pause is None:
+                    raise
+                tell(f"{str(error).rstrip('.')}. Trying again in {pause:.0f} seconds")
+            time.sleep(pause)
 
     def pause_after(self, code: int, progress: int = 0) -> float | None:
         """Return the seconds until the next try after a failure; None if no try would help, or patience is over.

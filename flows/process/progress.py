@@ -1,4 +1,4 @@
-"""Progress of a training on standard error: a bar if that is a terminal, else a line every ten seconds."""
+"""Progress of a training on standard error: a bar if that is a terminal, else a line a minute, which a flow passes on."""
 
 import re
 import sys
@@ -11,15 +11,8 @@ from tqdm import tqdm
 
 from flows.process.runner import echo
 
-SECONDS_BETWEEN_LINES = 10.0
-_LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: .*)?")
+SECONDS_BETWEEN_LINES = 60.0
 _RESUMED = re.compile(r"going on after update ([\d,]+)")
-
-
-def updates_in(line: str) -> tuple[int, int] | None:
-    """Return the updates done and those of the whole training in a line of `Progress`; None for another line."""
-    found = _LINE.fullmatch(line)
-    return found and (_number(found[1]), _number(found[2]))
 
 
 def resumed_line(update: int) -> str:
@@ -30,15 +23,11 @@ def resumed_line(update: int) -> str:
 def update_resumed(line: str) -> int | None:
     """Return the update in a `resumed_line`; None for another line."""
     found = _RESUMED.fullmatch(line)
-    return found and _number(found[1])
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
+    return found and int(found[1].replace(",", ""))
 
 
 class Progress:
-    """A bar below all other lines, which begins with the first update that is shown, or a line every few seconds, after an update.
+    """A bar below all other lines, which begins with the first update that is shown, or a line a minute, after an update.
 
     A terminal that has been closed ends no training: what cannot be drawn is left out.
     """

@@ -147,9 +147,9 @@ def memory_remedy(stage: str) -> str:
     return f"Lower {_MEMORY[stage]}, or use a machine with more." if stage in _MEMORY else "Use a machine with more."
 
 
-def exit_file(name: str, root: Path = Path()) -> Path:
-    """Return the path of the report of the exit of stage `name` in the repository at `root`."""
-    return root / EXITS / f"{name}.json"
+def exit_file(name: str) -> Path:
+    """Return the path of the report of the exit of stage `name`."""
+    return EXITS / f"{name}.json"
 
 
 def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from flows.process import paths
 from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
@@ -33,64 +33,32 @@ class _Needed(Section):
     model_config = ConfigDict(extra="ignore")
 
 
-class _TrainingMetrics(_Needed):
-    """metrics.json of stage train. The perplexity of a model that has learnt nothing may be infinite."""
-
-    model_config = ConfigDict(allow_inf_nan=True)
-
-    updates: Total
-    parameters: Total
-    minutes: Quantity
-    tokens_per_second: Quantity
-    valid_perplexity: float
+def _needs(**keys: Any) -> type[_Needed]:
+    """Return the schema of a document with these keys of these types."""
+    return create_model("Document", __base__=_Needed, **keys)
 
 
-class _Speed(_Needed):
-    """A split in statistics.json."""
-
-    lines: Total
-    seconds: Quantity
-    target_tokens: Total
-    tokens_per_second: Quantity
-
-
-class _Decoding(_Needed):
-    """statistics.json of stage decode."""
-
-    valid: _Speed
-    test: _Speed
-    engine: str
-    beam: PositiveInt
-    penalty: str
-    alpha: Quantity
-    made: str
-    machine: str
-
-
-class _Gain(_Needed):
-    """A test set in `gains` of scores.json: the main score of the model that the training started from, and the difference to it."""
-
-    before: Quantity
-    gain: float
-    low: float
-    high: float
-    p_value: Quantity
-
-
+# The perplexity of a model that has learnt nothing may be infinite.
+_PERPLEXITY = Annotated[float, Field(allow_inf_nan=True)]
+_TRAINING = _needs(updates=Total, parameters=Total, minutes=Quantity, tokens_per_second=Quantity, valid_perplexity=_PERPLEXITY)
+_SPEED = _needs(lines=Total, seconds=Quantity, target_tokens=Total, tokens_per_second=Quantity)
+_DECODING = _needs(valid=_SPEED, test=_SPEED, engine=str, beam=PositiveInt, penalty=str, alpha=Quantity, made=str, machine=str)
+# The main score of the model that the training started from, and the difference to it.
+_GAIN: Any = _needs(before=Quantity, gain=float, low=float, high=float, p_value=Quantity)
 _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
-    TRAINING_METRICS: _TrainingMetrics,
-    DECODING: _Decoding,
+    TRAINING_METRICS: _TRAINING,
+    DECODING: _DECODING,
 }
 
 
-def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
-    """Return a JSON file of a stage, one of `_SCHEMAS`, of the repository at `root`.
+def read_output(path: Path) -> dict[str, Any]:
+    """Return a JSON file of a stage, one of `_SCHEMAS`.
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return _read(path, root, lambda _: _SCHEMAS[path])
+    return _read(path, lambda _: _SCHEMAS[path])
 
 
 def read_manifest(params: Params) -> dict[str, Any]:
@@ -120,12 +88,11 @@ def directions_of_corpus() -> dict[str, list[tuple[str, str, int]]]:
     return {split: record.get("directions", []) for split, record in read_output(MANIFEST)["splits"].items()}
 
 
-def _read(path: Path, root: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
+def _read(path: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
     """Return a JSON file as it is. Raises `UserError` (65): it is missing or not JSON, or a key of its schema is missing or wrong."""
-    if root == Path():
-        paths.require(path)
-    document = read_json(root / path, paths.rerun_remedy(path))
-    check_document(schema_of(document), document, root / path, paths.rerun_remedy(path))
+    paths.require(path)
+    document = read_json(path, paths.rerun_remedy(path))
+    check_document(schema_of(document), document, path, paths.rerun_remedy(path))
     return dict(document)
 
 
@@ -134,12 +101,12 @@ def task_scored(scores: Mapping[str, Any]) -> Task:
     return next((task for task in all_tasks() if task.key in scores), TRANSLATION)
 
 
-def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
-    """Return scores.json of the repository at `root`, of this task or else of the one whose main score it has.
+def read_scores(task: Task | None = None) -> dict[str, Any]:
+    """Return scores.json, of this task or else of the one whose main score it has.
 
     Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    return _read(SCORES, root, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
+    return _read(SCORES, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
 
 
 @cache
@@ -155,10 +122,8 @@ def _schema(task: Task) -> type[BaseModel]:
     of_test |= {"corpus": Name, "lines": Total, "signature": str, "references_sha256": str}
     for score in scoring.published:
         of_test |= {score.key: (Quantity, 0), f"{score.key}_signature": (str, "")}
-    valid = create_model("Valid", __base__=_Needed, **numbers)
-    further = create_model("Further", __base__=_Needed, **numbers, lines=Total)
-    by_split: dict[str, Any] = {"tests": (dict[str, further], {}), "gains": (dict[str, _Gain], {})}  # type: ignore[valid-type]
-    return create_model("Scores", __base__=_Needed, **numbers, **of_test, valid=valid, **by_split)
+    further: Any = _needs(**numbers, lines=Total)
+    return _needs(**numbers, **of_test, valid=_needs(**numbers), tests=(dict[str, further], {}), gains=(dict[str, _GAIN], {}))
 
 
 def score_table(scores: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
@@ -17,6 +18,7 @@ import torch
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
 from flows.process.progress import Progress
 from flows.process.runner import echo
+from flows.record.alarms import Vitals, watching
 from flows.record.lineage import describe_training, lineage
 from flows.record.run import FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
@@ -58,10 +60,10 @@ def fingerprint_of(params: Params) -> str:
 
 
 @contextmanager
-def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int) -> Iterator["Recorder"]:
-    """Yield the recorder of a training, while a thread sends its record to MLflow. The end of the block ends the run.
+def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int, report: Path) -> Iterator["Recorder"]:
+    """Yield the recorder of a training, while threads send its record to MLflow, and alarms. The end of the block ends the run.
 
-    `state` is the training's state directory; `parameters` is the number of the model's parameters.
+    `state` is the training's state directory; `parameters` is the number of the model's parameters; `report` as of `watching`.
     """
     record = begun(state, fingerprint, params.download.task)
     describe_training(record, params)
@@ -82,7 +84,8 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     try:
         with background_sender(record, tracking_uri(params.machine)):
             try:
-                yield recorder
+                with watching(recorder.vitals, params.machine, record, state, report):
+                    yield recorder
             except BaseException as error:
                 with suppress(OSError):  # On a full disk the run ends without a record of it.
                     record.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
@@ -121,7 +124,7 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, columns)
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._progress, self._of = Progress(), updates
+        self._progress, self._of, self.vitals = Progress(), updates, Vitals()
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
         self._warned = False  # That the model does not read its source.
@@ -132,23 +135,27 @@ class Recorder(Observer):
             table.begin()
 
     def on_progress(self, update: int) -> None:
+        self.vitals.moved = time.monotonic()
         if update != self._of:  # The last update is shown with its own figures.
             self._progress.show(update, self._of, self._figures(self._latest, update) if self._latest else "")
 
     def on_update(self, record: UpdateRecord) -> None:
         self._updates.append(asdict(record))
         self._first, self._latest = self._first or record, record
+        self.vitals.speeds.append(record.tokens_per_second)
         self._progress.show(record.update, self._of, self._figures(record, record.update))
 
     def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
         if not overflow:  # Those of fp16 are expected now and then, and counted in the tables.
+            self.vitals.skip(update)
             self._progress.write(
                 f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED.name} names its lines of data/clean"
             )
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
+        self.vitals.moved = time.monotonic()
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")

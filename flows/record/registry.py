@@ -128,19 +128,14 @@ def best_ever(client: MlflowClient, new: ModelVersion, score: str, split: str) -
     comparable = []
     keys = {"signature", f"{score}_signature"} & new.tags.keys()
     for version in client.search_model_versions(f"name = '{new.name}'"):
-        same = _split_with(version, new.tags[tag_of("references", split)])
+        tagged = (key.split(".", 1) for key, value in version.tags.items() if value == new.tags[tag_of("references", split)])
+        same = next((name[0] if name else MAIN_TEST for key, *name in tagged if key == "references"), None)
         if version.version != new.version and same and all(version.tags.get(key) == new.tags[key] for key in keys):
             comparable.append((-float(version.tags[tag_of(score, same)]), int(version.version), same, version))
     for _, _, same, version in sorted(comparable, key=lambda found: found[:2]):
         if (translations := stored_hypotheses(client, version, same)) is not None:
             return version, translations
     return None
-
-
-def _split_with(version: ModelVersion, references: str) -> str | None:
-    """Return the test set of a version with these references, a SHA-256."""
-    keys = (key.split(".", 1) for key, value in version.tags.items() if value == references)
-    return next((name[0] if name else MAIN_TEST for key, *name in keys if key == "references"), None)
 
 
 def stored_hypotheses(client: MlflowClient, version: ModelVersion, split: str) -> list[str] | None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process.runner import echo, in_background
+from flows.record.alarms import LINK, link_of
 from flows.record.run import ARTIFACTS, NAME, RUN_FILE, RunRecord, Table, read_record, records
-from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, search
+from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, run_link, search
 from transformer_core.errors import first_line, for_terminal, without_logins
 from transformer_core.files import sha256_of, write_text
 
@@ -51,6 +52,8 @@ class Sender:
             fcntl.flock(file, fcntl.LOCK_EX)
             written = sha256_of(record.folder / RUN_FILE)
             run = self._run(record.id, record.tags.get(NAME, record.id), record.start_ms)
+            if (link := run_link(self._uri, run)) != link_of(record.id):
+                write_text(record.folder / LINK, link)
             self._log_values(record, run)
             for table in record.tables():
                 self._log_rows(record, table, run.info.run_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
+from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, create, database
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def connect(uri: str) -> "MlflowClient":
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # It logs the traceback of an error that it also raises.
-    if (file := database(uri)) is not None:
-        prepare(file)
+    if (file := database(uri)) is not None and not file.exists():
+        create(file)
     if uri.startswith(_SERVERS):
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request

@@ -1,8 +1,7 @@
 """Where MLflow's record is. Without a server: the SQLite database mlflow.db, and beside it mlruns with the files of runs and models."""
 
 import os
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,15 +12,6 @@ from transformer_core.files import repository
 SQLITE = "sqlite:///"
 MLFLOW_EXPERIMENT = "transformer-pipeline"
 ARTIFACT_FOLDER = "mlruns"
-SECONDS_TO_WAIT = 20
-# The columns of MLflow's tables that hold absolute paths.
-_PATHS = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "source"),
-    ("model_versions", "storage_location"),
-)
 
 
 def tracking_uri(machine: Machine) -> str:
@@ -44,14 +34,7 @@ def artifact_location(uri: str) -> str | None:
     return None if file is None else str(file.parent / ARTIFACT_FOLDER / MLFLOW_EXPERIMENT)
 
 
-def prepare(file: Path) -> None:
-    """Create a missing database, and correct the paths in one that was moved or copied together with its folder mlruns."""
-    if not file.exists():
-        _create(file)
-    _correct_paths(file)
-
-
-def _create(file: Path) -> None:
+def create(file: Path) -> None:
     """Create the database under a temporary name, and link it to its own name once it is complete.
 
     MLflow creates the tables one by one. If two processes do that in one file, both fail and leave an unusable database.
@@ -65,18 +48,3 @@ def _create(file: Path) -> None:
         MlflowClient(f"{SQLITE}{new}").search_experiments()
         with suppress(FileExistsError):  # Another process was faster.
             os.link(new, file)
-
-
-def _correct_paths(file: Path) -> None:
-    here = file.parent / ARTIFACT_FOLDER
-    if not here.exists():  # The user keeps the files elsewhere.
-        return
-    with closing(sqlite3.connect(file, timeout=SECONDS_TO_WAIT)) as connection, connection:
-        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [MLFLOW_EXPERIMENT]).fetchone()
-        before = Path(found[0]).parent if found else here
-        if before == here or before.name != ARTIFACT_FOLDER:
-            return
-        old, new = f"{before}/", f"{here}/"
-        for table, column in _PATHS:
-            moved = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
-            connection.execute(moved, [new, len(old) + 1, len(old), old])

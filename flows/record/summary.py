@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flows.process.paths import SCORES, locked_stages
 from flows.record.documents import read_scores, task_scored
@@ -21,21 +20,13 @@ class Outcome:
     message: str = ""
 
 
-def table_of(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """Return a row for each stage, in order: result, seconds, and megabytes of its outputs in dvc.lock."""
-    sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) / 1e6 for name, stage in locked_stages().items()}
-    return [
-        {"stage": one.stage, "done": one.done, "seconds": round(one.seconds, 1), "megabytes": round(sizes.get(one.stage, 0.0), 2)}
-        for one in outcomes
-    ]
-
-
-def summarize(table: Sequence[Mapping[str, Any]], outcomes: Mapping[str, Outcome], link: str, command: str) -> str:
-    """Return the summary in markdown: the table, the score if this run has evaluated, the training in MLflow, and errors.
+def summarize(outcomes: Mapping[str, Outcome], link: str, command: str) -> str:
+    """Return the summary in markdown: stages with the sizes of their outputs in dvc.lock, score, training in MLflow, and errors.
 
     The link to the training is empty if there is none; a command that is not empty must be running before the link leads anywhere.
     """
-    rows = [[row["stage"], row["done"], f"{row['seconds']:,.1f}", f"{row['megabytes']:,.2f}"] for row in table]
+    sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) / 1e6 for name, stage in locked_stages().items()}
+    rows = [[name, one.done, f"{one.seconds:,.1f}", f"{sizes.get(name, 0.0):,.2f}"] for name, one in outcomes.items()]
     parts = [markdown_table(["stage", "", "seconds", "MB"], rows, text_columns=2)]
     evaluated = outcomes.get(EVALUATE)
     if evaluated and not evaluated.code and SCORES.exists():

@@ -70,7 +70,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}"
     )
     sets = {"test": (hypotheses, references)}
-    for split in splits_beside_test(manifest):
+    for split in (split for split in manifest["splits"] if split not in ("train", "test")):
         outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
         sets[split] = outputs, expected
     attention = attention_of(sources, hypotheses)
@@ -109,11 +109,6 @@ def gains(sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], scoring: Scor
         if split != "valid":
             before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
             yield split, next(scoring.comparisons(before, outputs, references))
-
-
-def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the splits that are scored beside test: valid and further test sets."""
-    return [split for split in manifest["splits"] if split not in ("train", "test")]
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:

@@ -15,18 +15,20 @@ from zipfile import ZipFile
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Run
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process import paths
+from flows.record.alarms import alarm
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
-from flows.record.registry import EVALUATION, card, decide, decision_of, register, registered_before, tag_of
+from flows.record.registry import CHAMPION, EVALUATION, MAIN_TEST, Decision, card, decide, decision_of, register, registered_before, tag_of
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, ui_command
 from flows.record.store import tracking_uri
-from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Params
+from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Machine, Params
 from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
 from transformer_core.evaluation.neural import with_comet
@@ -82,13 +84,11 @@ def run(params: Params) -> str:
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
-        if decided is None and decision.alias:
-            client.set_registered_model_alias(name, decision.alias, version.version)
+            settle(client, version, MAIN_TEST, decision, float(scores[task.key]), params.machine, link)
         for split in scores.get("tests", {}) if decided is None else ():
             outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
             further = decide(client, version, scoring, outputs, expected, task.key, split)
-            if further.alias:
-                client.set_registered_model_alias(name, further.alias, version.version)
+            settle(client, version, split, further, float(scores["tests"][split][task.key]), params.machine, link)
             for key, value in further.tags(split).items():
                 client.set_model_version_tag(name, version.version, key, value)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
@@ -97,6 +97,26 @@ def run(params: Params) -> str:
             client.set_model_version_tag(name, version.version, key, value)
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
+
+
+def settle(client: MlflowClient, version: ModelVersion, split: str, decision: Decision, score: float, machine: Machine, link: str) -> None:
+    """Give a new version its alias of a test set, and send alarms of a champion that changed, of a worse version and of a low score."""
+    name, number, alias = version.name, str(version.version), decision.alias
+    before = str(client.get_registered_model(name).aliases.get(alias, number))
+    if alias:
+        client.set_registered_model_alias(name, alias, number)
+    found = []
+    if before != number and alias.startswith(CHAMPION):
+        remedy = f"To keep version {before}, set the alias {alias} to it in MLflow."
+        found.append(("champion", f"{name}/{number} is {alias} in place of version {before}: {decision.reason}", remedy))
+    if decision.rival and not alias:
+        remedy = "Compare their runs before it is used: python -m flows.compare"
+        found.append(("worse", f"{name}/{number} on {split}: {decision.reason}", remedy))
+    if machine.alarm_score is not None and score < machine.alarm_score:
+        fault = f"{name}/{number}: {score:.2f} on {split} is below machine.alarm_score, {machine.alarm_score:g}"
+        found.append(("score", fault, f"Look at the examples in {paths.REPORT}."))
+    for cause, fault, remedy in found:
+        alarm(machine, f"{name}-{number}-{split}", cause, fault, remedy, link)
 
 
 def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
@@ -171,13 +191,21 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target
             "hypotheses": sha256_of(paths.DECODED / f"{split}.hyp"),
         }.items()
     }
+    gains = {tag_of("gain", split): _gain_in_words(gain) for split, gain in scores.get("gains", {}).items()}
     return {
         **further,
+        **gains,
         **{key: str(scores[key]) for key in (task.key, "corpus", "signature", COMET, f"{COMET}_signature") if key in scores},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": fingerprint,
     }
+
+
+def _gain_in_words(gain: Mapping[str, float]) -> str:
+    """Return a gain over the model that the training started from, as in +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12."""
+    interval = f"{gain['low']:+.2f} to {gain['high']:+.2f}, p = {gain['p_value']:.4f}"
+    return f"{gain['gain']:+.2f} ({interval}) over {gain['before']:.2f}"
 
 
 def requirements() -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flows.places.ranks import NodeGroup, launch
+from flows.places.ranks import NodeGroup, exit_report, launch
 from flows.process import paths
 from flows.process.gpus import free_gpus
 from flows.process.notices import watched
@@ -150,7 +150,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         _check_positions(model)
         parameters, recorder = sum(parameter.numel() for parameter in model.parameters()), None
         if rank.index == 0:
-            recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters))
+            recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters, exit_report()))
         split, subword = open_split(paths.BINARIZED / "train"), Subword.load(paths.SUBWORD_MODEL)
         references = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
         if params.bpe.lowercase:  # A model of lowercase text outputs lowercase text.

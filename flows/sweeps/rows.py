@@ -13,6 +13,7 @@ from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, TransformerSize
 from transformer_core.yaml_io import parse_yaml
 
+GRID, SEED = "params", "train.seed"
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 # The section `model` of each row of sweep table2: systems of the paper's Table 2 (the convolutional one in one width), and recurrent ones.
 _TABLE_2: dict[str, dict[str, Any]] = {
@@ -46,14 +47,14 @@ def scale_for(params: Params) -> int:
     return scale
 
 
-def rows_of(name: str, settings: Sequence[str], scale: int) -> list[Row]:
-    """Return the rows of a sweep: a grid, or a table of the paper with every width divided by `scale`.
+def rows_of(name: str, scale: int) -> list[Row]:
+    """Return the rows of a table of the paper with every width divided by `scale`, or the one row of a sweep of settings alone.
 
     The tables are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
     checkpoints of Table 3 are not averaged. Of Table 2 there are the systems that can be trained here.
     """
-    if name == "params":
-        return grid_rows(settings)
+    if name == GRID:
+        return [Row("", {}, {})]
     if name == "table2":
         return [Row(system, {"model": _scaled(model, scale)}, {"decode.engine": "torch"}) for system, model in _TABLE_2.items()]
     last = {"average.of": "last", "average.count": 1, "decode.engine": "torch"}
@@ -63,23 +64,27 @@ def rows_of(name: str, settings: Sequence[str], scale: int) -> list[Row]:
     ]
 
 
-def grid_rows(settings: Sequence[str]) -> list[Row]:
-    """Return a row for each combination of the values in settings of the form KEY=V1,V2.
+def grid(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
+    """Return each row with each combination of the values in settings of the form KEY=V1,V2. Rows that differ in the seed have one name.
 
-    Raises `UserError` (78): no setting, or one of another form.
+    Raises `UserError` (78): a setting of another form, or neither a setting nor a row of a table.
     """
-    if not settings:
+    if not (settings or rows[0].name):
         raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
-    grid: dict[str, list[tuple[str, Any]]] = {}
+    listed: dict[str, list[tuple[str, Any]]] = {}
     for setting in settings:
-        key, equals, listed = setting.partition("=")
-        if not (equals and re.fullmatch(r"[\w.]{1,100}", key) and listed):
+        key, equals, text = setting.partition("=")
+        if not (equals and re.fullmatch(r"[\w.]{1,100}", key) and text):
             raise configuration_error(f"{reprlib.repr(setting)} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
-        values = [(key, parse_yaml(value, key)) for value in listed.split(",")]
-        if key in grid or any(values.count(value) > 1 for value in values):
+        values = [(key, parse_yaml(value, key)) for value in text.split(",")]
+        if key in listed or any(values.count(value) > 1 for value in values):
             raise configuration_error(f"{key}: the key or a value is given twice", "Name each once: KEY=V1,V2")
-        grid[key] = values
-    return [Row(" ".join(f"{key}={value}" for key, value in chosen), {}, dict(chosen)) for chosen in itertools.product(*grid.values())]
+        listed[key] = values
+    found = []
+    for row, chosen in itertools.product(rows, map(dict, itertools.product(*listed.values()))):
+        named = [f"{key}={value}" for key, value in chosen.items() if key != SEED]
+        found.append(Row(" ".join(filter(None, [row.name, *named])) or GRID, row.sections, {**row.overrides, **chosen}))
+    return found
 
 
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
@@ -94,8 +99,8 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
     return [row for row in rows if not names or row.name in names]
 
 
-def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: int | None) -> dict[str, Any]:
-    """Return the tracked sections of params.yaml for one training of a row; None keeps the recipe's seed or updates.
+def document_of(row: Row, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tracked sections of params.yaml for one training of a row.
 
     A Transformer keeps the recipe's `model.norm`, because the paper's tables do not vary it, and six layers with the paper's post-norm
     learn almost nothing in few updates. Raises `UserError` (78): a key names no section.
@@ -103,9 +108,7 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
     if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":
         document["model"].setdefault("norm", base["model"]["norm"])
-    changes = {"train.seed": seed, "train.updates": updates}
-    overrides = {**row.overrides, **{key: value for key, value in changes.items() if value is not None}}
-    for key, value in overrides.items():
+    for key, value in row.overrides.items():
         set_key(document, key, value)
     return document
 

@@ -27,7 +27,7 @@ class About:
 
     Attributes:
         scale: divisor of the paper's widths.
-        settings: the grid of a sweep of params, as given.
+        settings: the settings of the sweep, as given.
     """
 
     name: str
@@ -59,7 +59,8 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
         table[f"{name}_interval"] = quantile * grouped[name].std() / table["seeds"] ** 0.5
     table = table.reset_index()
     for column, (field, _, _) in _PAPER.items() if with_paper else ():
-        table[column] = table["row"].map({row: getattr(figures, field) for row, figures in TABLE_3.items()}).astype(float)
+        of_paper = {row: getattr(figures, field) for row, figures in TABLE_3.items()}
+        table[column] = table["row"].str.split(" ").str[0].map(of_paper).astype(float)
     return table
 
 

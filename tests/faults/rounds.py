@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -70,7 +70,8 @@ class Rounds:
                     tries.append(home.run(command))
                 if tries[-1].code:
                     scene.mend()
-                    repair(home.root)  # As a person does after a plain `dvc repro`.
+                    with chdir(home.root):
+                        repair()  # As a person does after a plain `dvc repro`.
                     tries.append(home.run(command))
                 if not tries[-1].code and scene.database:
                     home.run(SYNC)

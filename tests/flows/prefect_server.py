@@ -1,6 +1,5 @@
 """A Prefect server of its own with a home for the pipeline, its deployments and workers, and what is asked of it over the API."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,4 +79,5 @@ def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
 
 def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
     """What each stage did: ran, cached or failed."""
-    return {row["stage"]: row["done"] for row in json.loads(str(artifacts(client, run)["pipeline-stages"].data))}
+    rows = str(artifacts(client, run)["pipeline"].data).partition("\n\n")[0].splitlines()[2:]
+    return {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1] for row in rows}

@@ -1,6 +1,5 @@
 """The pipeline on a Prefect server with a worker, and a training over two machines: real servers, workers and processes."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -71,8 +70,6 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
     assert by_hand.state.is_completed(), by_hand.state.message
     assert table(client, by_hand.id) == dict.fromkeys(STAGES, "ran")
     made = artifacts(client, by_hand.id)
-    rows = json.loads(str(made["pipeline-stages"].data))
-    assert next(row["megabytes"] for row in rows if row["stage"] == "train") > 0.1
     assert "BLEU **" in str(made["pipeline"].data)
     command = f"`mlflow ui --backend-store-uri sqlite:///{home.root}/mlflow.db`, then [the training in MLflow](http://127"
     assert command in str(made["pipeline"].data)

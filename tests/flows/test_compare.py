@@ -1,8 +1,11 @@
 """python -m flows.compare, on runs that went through the sender into a real MLflow record."""
 
 import os
+import re
 import socket
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from flows.record.run import NAME, RunRecord, flatten
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
-from tests.flows.publishing import training
+from tests.flows.publishing import add_losses, training
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out, recorded
 from transformer_core import recipes
 from transformer_core.config import load_params
@@ -67,8 +70,13 @@ def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: in
     sync(store())
 
 
-def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,), identity: str = "", name: str = "") -> None:
+def train(
+    fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,), identity: str = "", name: str = "", losses: Sequence[float] = ()
+) -> None:
     record = RunRecord(id=identity or fingerprint, tags={NAME: name or fingerprint, "fingerprint": fingerprint})
+    if losses:
+        record.write()
+        add_losses(record, losses)
     for updates in ends:
         record.parameters = flatten({"train": {"warmup": warmup, "updates": updates}})
         record.end()
@@ -193,3 +201,31 @@ def test_a_server_of_mlflow_that_is_away_or_silent_is_asked_once(compare: Compar
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def test_a_page_has_many_runs_beside_the_first_and_its_script_is_the_only_one_that_may_run(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, (hypotheses, warmup) in enumerate(((BAD, 400), (GOOD, 800), (GOOD, 400)), start=1):
+        train(f"run{number}", warmup=warmup, losses=[3.0, 2.0 / number])
+        evaluate(f"evaluation-{number}", f"run{number}", hypotheses)
+    write_lines(Path("results/sweeps/params/runs.txt"), ["run2", "run3"])
+    assert compare("run1", "--sweep", "params", "--page", "page.html") == "page.html: 3 runs\n"
+    page = Path("page.html").read_text(encoding="utf-8")
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert script
+    digest = b64encode(sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL)]
+    (base,) = (row for row in rows if "base" in row)
+    assert base[:4] == ["1", "evaluation-1,", "of", "run1"]
+    shown = [row for row in rows if row[:1] in (["2"], ["3"]) and "of" in row]
+    assert [row[1] for row in shown] == ["evaluation-2,", "evaluation-3,"]
+    assert all(f"{float(row[4]) - float(base[4]):+.2f}" in row for row in shown)
+    assert ["2", "800"] in rows  # train.warmup, the one setting that differs.
+    assert f"<mark>{BAD[1].split()[1]}" in page
+    assert page.count("data:image/svg+xml") == 1  # The loss; nothing else was recorded.
+    assert compare("--experiment", server.MLFLOW_EXPERIMENT, "--page", "page.html") == "page.html: 3 runs\n"
+    assert "--page FILE" in compare("run1", "run2", "run3", code=78)
+    assert compare("--sweep", "none", "--page", "page.html", code=78).startswith("results/sweeps/none/runs.txt: no such file")

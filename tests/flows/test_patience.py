@@ -75,6 +75,6 @@ def test_a_run_whose_stages_are_done_waits_for_prefect(monkeypatch: pytest.Monke
     with serving(Restarting) as address, temporary_settings({PREFECT_API_URL: f"http://{address}/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
         wait_for_prefect(1.0)
     assert len(asked) >= 3
-    assert "Prefect does not answer" in capsys.readouterr().err
+    assert "The stages are done. Trying again in 0 seconds" in capsys.readouterr().err
     with temporary_settings({PREFECT_API_URL: None}):
         wait_for_prefect(1.0)  # A temporary server is not waited for.

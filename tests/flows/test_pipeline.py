@@ -25,7 +25,7 @@ from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.run import RunRecord
 from flows.record.sending import sync
 from flows.record.server import connect
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from tests.clone import git
 from tests.flows.publishing import FIGURES, training
 from tests.flows.servers import with_tables
@@ -33,7 +33,7 @@ from tests.flows.stages import set_params
 from tests.refusals import refused
 from tests.waiting import processes, wait_for
 from transformer_core import recipes
-from transformer_core.config import Machine, load_params
+from transformer_core.config import load_params
 from transformer_core.errors import UserError
 from transformer_core.files import WORKTREES, read_json, write_json
 
@@ -288,12 +288,12 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
 def test_the_training_is_found_in_mlflow(mlflow_store: str, model_directory: Path) -> None:
     RunRecord(id="c0ffee", tags={"fingerprint": "f00d"}).end()
     sync(mlflow_store)
-    machine, found = Machine(tracking_uri=mlflow_store), training(connect(mlflow_store)).info.run_id
-    assert training_link(machine) == ""
+    found = training(connect(mlflow_store)).info.run_id
+    assert training_link() == ""
     config = read_json(model_directory / "config.json")
     for run, there in (("c0ffee", True), ("beef", False)):
         write_json(CHECKPOINT_CONFIG, {**config, "training": {**config["training"], "run": run}})
-        assert training_link(machine).partition("?")[0].endswith(f"/runs/{found}") == there
+        assert training_link().partition("?")[0].endswith(f"/runs/{found}") == there
 
 
 @pytest.mark.usefixtures("mlflow_store")
@@ -302,7 +302,7 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
 
     def summary(link: str, command: str, *outcomes: Outcome) -> str:
-        return summarize(table_of(outcomes), {one.stage: one for one in outcomes}, link, command)
+        return summarize({one.stage: one for one in outcomes}, link, command)
 
     done = Outcome("train", "ran in gpu", 0, 1800), Outcome("evaluate", "ran", 0, 1234.56)
     text = summary("http://mlflow/#/runs/1", "", *done)

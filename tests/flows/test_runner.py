@@ -113,7 +113,7 @@ def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
     assert report()["message"] == "toy: KeyError: 'warmup'"
 
 
-@pytest.mark.parametrize("name", ["compare", "pipeline", "scores", "sweep", "tracking", "translate"])
+@pytest.mark.parametrize("name", ["compare", "pipeline", "retention", "scores", "status", "sweep", "tracking", "translate"])
 def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"flows.{name}").main(["--wrong"]) == 78
     line = rf"python -m flows\.{name}: .+\. See: python -m flows\.{name} --help\n"

@@ -13,7 +13,7 @@ from dvc.repo import Repo
 from flows.dvc.worktree import Snapshot, snapshot
 from flows.process.runner import StageError
 from flows.sweep import Sweep, Trial, main, plan, train, write_table
-from flows.sweeps.rows import document_of, grid_rows, rows_of, scale_for
+from flows.sweeps.rows import document_of, grid, rows_of, scale_for
 from flows.sweeps.table import About, markdown, summarize
 from tests.clone import Clone, git, tiny_clone
 from tests.refusals import refused
@@ -35,12 +35,12 @@ def result(row: str, seed: int, bleu: float) -> dict[str, Any]:
 
 
 def test_a_scale_divides_each_width_and_nothing_else_and_follows_from_the_recipes_own_width() -> None:
-    rows = {row.name: resolve(Model(**row.sections["model"])) for row in rows_of("table3", (), 4)}
+    rows = {row.name: resolve(Model(**row.sections["model"])) for row in rows_of("table3", 4)}
     assert (rows["base"].d_model, rows["base"].layers) == (128, 6)
     assert [getattr(rows["A-h32"], name) for name in ("d_model", "d_ff", "heads", "d_k", "d_v", "dropout")] == [128, 512, 32, 4, 4, 0.1]
     assert rows["C-dmodel1024"].d_k == 32
     assert rows["E-learned"].positions == "learned"
-    assert {row.name: resolve(Model(**row.sections["model"])).d_model for row in rows_of("table2", (), 4)} == {
+    assert {row.name: resolve(Model(**row.sections["model"])).d_model for row in rows_of("table2", 4)} == {
         "recurrent": 256, "recurrent-additive": 256, "convolutional": 128, "base": 128, "big": 256
     }  # fmt: skip
     scales = {"tatoeba": 4, "multi30k": 4, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
@@ -48,10 +48,12 @@ def test_a_scale_divides_each_width_and_nothing_else_and_follows_from_the_recipe
 
 
 def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() -> None:
-    grid = grid_rows(["train.warmup=200,400", "model.norm=pre,post"])
-    assert [row.name for row in grid][:2] == ["train.warmup=200 model.norm=pre", "train.warmup=200 model.norm=post"]
-    for row in (*rows_of("table3", (), 4), *rows_of("table2", (), 4), *grid):
-        params = Params.model_validate(document_of(row, sections(), None, 300))
+    settings = grid(rows_of("params", 1), ["train.warmup=200,400", "model.norm=pre,post", "train.updates=300"])
+    assert [row.name for row in settings][1] == "train.warmup=200 model.norm=post train.updates=300"
+    tables = grid([*rows_of("table3", 4), *rows_of("table2", 4)], ["train.updates=300"])
+    assert tables[0].name == "base train.updates=300"
+    for row in (*tables, *settings):
+        params = Params.model_validate(document_of(row, sections()))
         assert params.train.updates == 300
         assert params.bpe == recipes.load("tatoeba").bpe
     assert (params.train.warmup, params.model.norm) == (400, "post")
@@ -59,9 +61,7 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
 
 def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
     base = sections() | {"model": {"preset": "tiny", "norm": "pre"}}
-    norms = {
-        row.name: document_of(row, base, None, None)["model"].get("norm") for row in [*rows_of("table3", (), 4), *rows_of("table2", (), 4)]
-    }
+    norms = {row.name: document_of(row, base)["model"].get("norm") for row in [*rows_of("table3", 4), *rows_of("table2", 4)]}
     assert {name for name, norm in norms.items() if norm is None} == {"recurrent", "recurrent-additive", "convolutional"}
     assert set(norms.values()) == {"pre", None}
 
@@ -69,12 +69,9 @@ def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have
 WRONG = [
     (["table3", "--rows", "base,B-dk1"], "no row is called 'B-dk1'. Did you mean B-dk16?"),
     (["table3", "--recipe", "tatoeva"], "recipe 'tatoeva': no such recipe. Did you mean tatoeba?"),
-    (["table3", "train.updates=50"], "train.updates=50: table3 takes no settings"),
     (["params", "train.warmup=200,400", "--scale", "4"], "--scale: params has no scale"),
     (["params"], "params: needs settings KEY=V1,V2"),
     (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
-    (["params", "train.updates=50,60", "--updates", "70"], "--updates: the settings name train.updates"),
-    (["params", "train.seed=1,2", "--seeds", "3"], "--seeds: the settings name train.seed"),
     (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
     (["params", "warmup=1"], "override 'warmup': must name section and key"),
     (["params", "train.seed=1", "train.seed=2"], "train.seed: the key or a value is given twice"),
@@ -106,11 +103,12 @@ def clone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> Clone:
 
 
 def test_a_key_changes_with_settings_code_and_pretrained_models_alone(clone: Clone) -> None:
-    def keys(seeds: int = 1, updates: int = 30) -> list[str]:
-        return [trial.key for trial in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=16).trials]
+    def keys(seeds: str = "1", updates: int = 30) -> list[str]:
+        settings = [f"train.seed={seeds}", f"train.updates={updates}"]
+        return [trial.key for trial in plan("table3", settings, rows=["base"], scale=16).trials]
 
     first = keys()
-    assert keys(seeds=2)[:1] == first != keys(updates=20)
+    assert keys(seeds="1,2")[:1] == first != keys(updates=20)
     (clone.root / "notes.txt").write_text("no code\n")
     clone.commit("notes")
     assert keys() == first
@@ -135,12 +133,12 @@ def test_means_and_intervals_are_those_of_students_t() -> None:
 
 
 def test_the_table_says_what_it_is_of_and_has_the_papers_figures() -> None:
-    results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16", 1, 9.0)]
+    results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16 train.updates=100", 1, 9.0)]
     table = summarize(results, with_paper=True)
     text = markdown(table, results, About("table3", "tatoeba", 4, ()))
     assert "every width of the paper is divided by 4" in text
     assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
-    assert "| B-dk16 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
+    assert "| B-dk16 train.updates=100 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
     assert table["paper_perplexity"].tolist() == [4.92, 5.16]
     results[0] |= {"updates": 2000, "corpus": "d"}
     text = markdown(summarize(results), results, About("table2", "multi30k", 1, ()))
@@ -149,19 +147,17 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures() -> None:
 
 
 @pytest.mark.usefixtures("clone")
-def test_a_result_has_the_row_of_the_sweep_that_shows_it() -> None:
-    """Two sweeps of the same trainings: the seeds in the settings, and as repetitions of one row."""
-    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"])
-    repeated = plan("params", ["train.warmup=200"], seeds=2)
-    assert [trial.key for trial in in_settings.trials] == [trial.key for trial in repeated.trials]
-    for trial in in_settings.trials:
-        write_json(trial.result, result(trial.row, trial.seed, 10.0))
-    assert "| train.warmup=200 | 2 |" in write_table(repeated)
-    assert "| train.warmup=200 train.seed=2 | 1 |" in write_table(in_settings)
-    assert "| train.warmup=200 | 2 |" in Path("results/sweeps/params-train.warmup=200/table.md").read_text(encoding="utf-8")
-    in_settings.trials[1].result.write_text("{")
+def test_a_row_has_the_means_over_its_seeds_in_each_sweep_that_shows_it() -> None:
+    of_one, of_two = (plan("params", ["train.warmup=200", f"train.seed={seeds}"]) for seeds in ("1", "1,2"))
+    assert of_one.trials[0].key == of_two.trials[0].key
+    for trial in of_two.trials:
+        write_json(trial.result, result("of another sweep", trial.seed, 10.0))
+    assert "| train.warmup=200 | 2 |" in write_table(of_two)
+    assert "| train.warmup=200 | 1 |" in write_table(of_one)
+    assert "| 2 |" in (of_two.folder / "table.md").read_text(encoding="utf-8")
+    of_two.trials[1].result.write_text("{")
     with refused(65, r"\.json: not valid JSON \(.+\)\. Remove it, then run the sweep again\.$"):
-        write_table(in_settings)
+        write_table(of_two)
 
 
 def test_each_grid_has_a_folder_of_its_own() -> None:

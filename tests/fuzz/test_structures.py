@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flows.sweeps.rows import document_of, grid_rows
+from flows.sweeps.rows import document_of, grid, rows_of
 from tests.corpus.corpora import archive_bytes
 from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
@@ -118,8 +118,8 @@ def test_any_word_of_a_command_line_is_taken_or_refused(line: str, place: int, w
 @given(st.sampled_from(["train.warmup", "model.preset", "clean.max_ratio"]), st.text())
 def test_any_setting_of_a_sweep_is_taken_or_refused(key: str, values: str) -> None:
     with contextlib.suppress(UserError):
-        for row in grid_rows([f"{key}={values}", "train.seed=1,2"])[:4]:
-            document_of(row, {section: keys for section, keys in PARAMS.items() if section != "machine"}, 1, None)
+        for row in grid(rows_of("params", 1), [f"{key}={values}", "train.seed=1,2"])[:4]:
+            document_of(row, {section: keys for section, keys in PARAMS.items() if section != "machine"})
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

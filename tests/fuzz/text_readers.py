@@ -15,7 +15,7 @@ from flows.record.documents import CLEANING, DECODING, read_output, read_scores
 from flows.record.lineage import describe_training
 from flows.record.registry import Decision, card
 from flows.record.run import RunRecord, read_record
-from flows.record.summary import Outcome, summarize, table_of
+from flows.record.summary import Outcome, summarize
 from flows.stages.evaluate import for_dvc
 from tests.corpus import test_forms as forms
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
@@ -38,7 +38,7 @@ from transformer_core.corpus.sources.translated import Teachers, TranslatedSourc
 from transformer_core.corpus.text import read_pairs
 from transformer_core.evaluation.metrics import SCORING
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
-from transformer_core.files import new_directory, write_json
+from transformer_core.files import new_directory, read_json, write_json
 from transformer_core.parsing.parse_scores import score
 from transformer_core.parsing.trees import leaves, read_tree, repaired
 from transformer_core.tasks import TREES, task_of
@@ -163,7 +163,7 @@ def _own_corpus(data: bytes, folder: Path) -> None:
     finally:
         assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
     _download_and_clean(SourceReader(FoundEntry(load_entry(path), path), "en", "de", Fetcher("mine", folder / "downloads")), folder)
-    manifest = read_output(MANIFEST, folder)
+    manifest = read_json(folder / MANIFEST)
     for split, record in manifest["splits"].items():
         pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
         assert len(pairs) == record["pairs"]
@@ -248,7 +248,7 @@ def _read_scores(_: Path) -> None:
 
     assert main([]) in (0, 65, 69, 75, 78)  # It has printed its error; no other code is one.
     done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
-    summarize(table_of(done.values()), done, "", "")
+    summarize(done, "", "")
     figures = read_scores(SCORING.task)
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
@@ -298,7 +298,7 @@ READERS: dict[str, Reader] = {
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
     "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), _fixed(json.dumps(_RECORD).encode())),
-    "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
+    "exit": Reader(_state(exit_file("train"), lambda _: failure("train", 255, "ERROR: failed")),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "scores": Reader(_state(SCORES, _read_scores), _fixed(_SCORES)),
 }  # fmt: skip

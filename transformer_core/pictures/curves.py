@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT, _TEXT = 400, 265, 8  # Pixels, points.
+FURTHER = ("#1a7f37", "#8250df", "#9a6700", "#0f7b8a", "#bf3989", "#57606a")  # Colours of the third series and those after it.
 SHARE_SHOWN = 0.995
 MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
 # Title, note and measure of the charts of one column of updates.csv.
@@ -77,7 +79,7 @@ def line_chart(
 
 
 def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmic: bool = False, unit: str = "update") -> Figure | None:
-    """Draw at most two series of values, labelled by `measure`, over updates or words; None without a value to draw.
+    """Draw series of values, labelled by `measure`, over updates or words; None without a value to draw.
 
     A linear axis starts at 0, or below at the smallest value; a logarithmic one starts at the smallest value. Values that cannot be drawn
     (not finite, or not above 0 on a logarithmic scale) are left out.
@@ -92,7 +94,7 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     figure = new_figure(_WIDTH, _HEIGHT)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
-    for (name, values), colour in zip(drawable.items(), (FIRST, SECOND), strict=False):
+    for (name, values), colour in zip(drawable.items(), cycle((FIRST, SECOND, *FURTHER)), strict=False):
         size = math.ceil(len(values) / MOST_PLACES)
         places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
         last = f"{name}, at the end {values.iloc[-1]:,.4g}" if unit == "update" else name

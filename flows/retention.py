@@ -1,0 +1,96 @@
+"""`python -m flows.retention`: what is old here and its size; `--free` removes it.
+
+States of trainings that do not run, worktrees that failed runs have left, and objects of DVC's cache that no commit, workspace or recent
+run of a stage needs. Exports of models and clones of nodes are removed when they have been used.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from flows.dvc.worktree import remove_worktree
+from flows.process.runner import reports_errors
+from transformer_core.cli.arguments import Parser, positive_int
+from transformer_core.errors import UserError
+from transformer_core.files import WORKTREES, is_locked, read_json
+from transformer_core.yaml_io import read_yaml
+
+
+class Old(NamedTuple):
+    """Something that may be removed: a kind, a folder or file, and what removes it."""
+
+    kind: str
+    path: Path
+    remove: Callable[[Path], object]
+
+
+@reports_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show what has not changed for some days: states, worktrees of failed runs, unneeded objects of DVC's cache."""
+    parser = Parser(prog="python -m flows.retention", description=main.__doc__)
+    parser.add_argument("--days", metavar="N", type=positive_int, default=30, help="age from which something is old (default: 30)")
+    parser.add_argument("--free", action="store_true", help="remove it")
+    chosen = parser.parse_args(arguments)
+    before = time.time() - 86400 * chosen.days
+    found = [one for one in (*states(), *worktrees(), *cached(before)) if newest(one.path) < before]
+    sizes: dict[str, list[int]] = {}
+    for one in found:
+        sizes.setdefault(one.kind, []).append(sum(file.lstat().st_size for file in files_of(one.path)))
+        if chosen.free:
+            with suppress(UserError):  # A process uses it now.
+                one.remove(one.path)
+    for kind, of_kind in sizes.items():
+        print(f"{kind}: {len(of_kind):,}, {sum(of_kind) / 1e6:,.1f} MB{' removed' if chosen.free else ''}")
+    if not chosen.free or not found:
+        print("Remove them with: python -m flows.retention --free" if found else f"nothing is older than {chosen.days} days")
+    return 0
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a file, or the files below a folder."""
+    return [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+
+
+def newest(path: Path) -> float:
+    """Return the time at which a file, or the last file below a folder, was changed."""
+    return max((file.lstat().st_mtime for file in files_of(path)), default=path.lstat().st_mtime)
+
+
+def states() -> Iterator[Old]:
+    """Yield the states of trainings that do not run."""
+    from transformer_core.training.checkpoint import TRAINING_LOCK, remove_training, state_root, stopped_trainings
+
+    for state in stopped_trainings(state_root()):
+        if not is_locked(state / TRAINING_LOCK):
+            yield Old("states", state, remove_training)
+
+
+def worktrees() -> Iterator[Old]:
+    """Yield the worktrees of runs with other settings that failed, and were not started again."""
+    for folder in WORKTREES.glob("*/"):
+        if not is_locked(folder.with_suffix(".lock")):
+            yield Old("worktrees", folder, remove_worktree)
+
+
+def cached(before: float) -> Iterator[Old]:
+    """Yield the objects in DVC's cache that nothing needs: no commit or experiment, not the workspace, and no run of a stage since then."""
+    from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
+
+    with Repo() as repo:
+        folder = Path(repo.cache.local.path)
+        used = repo.used_objs(all_branches=True, all_tags=True, all_commits=True, all_experiments=True)
+        needed = {found.value for objects in used.values() for found in objects}
+        runs = [file for file in Path(repo.stage_cache.cache_dir).glob("*/*/*") if file.stat().st_mtime >= before]
+    for out in (out for run in runs for out in read_yaml(run).get("outs", [])):
+        needed.add(out["md5"])
+        if (listing := folder / out["md5"][:2] / out["md5"][2:]).suffix == ".dir" and listing.exists():
+            needed |= {entry["md5"] for entry in read_json(listing)}
+    for file in folder.glob("*/*"):
+        if file.parent.name + file.name not in needed:
+            yield Old("DVC cache", file, Path.unlink)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
