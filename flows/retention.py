@@ -4,6 +4,7 @@ States of trainings that do not run, worktrees that failed runs have left, and o
 run of a stage needs. Exports of models and clones of nodes are removed when they have been used.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -78,9 +79,11 @@ def cached(before: float) -> Iterator[Old]:
     """Yield the objects in DVC's cache that nothing needs: no commit or experiment, not the workspace, and no run of a stage since then."""
     from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
 
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # It warns of each output in each commit whose sum is not in dvc.lock.
     with Repo() as repo:
         folder = Path(repo.cache.local.path)
-        used = repo.used_objs(all_branches=True, all_tags=True, all_commits=True, all_experiments=True)
+        # With `force` a folder whose listing is in no cache here, as in a new clone, needs nothing: without it its files are no folder.
+        used = repo.used_objs(all_branches=True, all_tags=True, all_commits=True, all_experiments=True, force=True)
         needed = {found.value for objects in used.values() for found in objects}
         runs = [file for file in Path(repo.stage_cache.cache_dir).glob("*/*/*") if file.stat().st_mtime >= before]
     for out in (out for run in runs for out in read_yaml(run).get("outs", [])):

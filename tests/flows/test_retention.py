@@ -1,6 +1,7 @@
 """`flows.retention` and `flows.status` in a repository with something of each kind."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -63,6 +64,16 @@ def test_what_is_old_is_shown_and_only_removed_when_asked_and_what_a_commit_or_r
         kinds = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()[:3]]
         assert kinds == ["states: 1", "worktrees: 1", "DVC cache: 1"]
     assert (objects(), STATE.exists(), (WORKTREES / "left").exists()) == ({"second"}, False, False)
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_new_clone_without_its_cache_has_nothing_old(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("dvc.yaml").write_text("stages: {one: {cmd: mkdir -p one && cp in.txt one, deps: [in.txt], outs: [one]}}")
+    Repo().reproduce()
+    shutil.rmtree(".dvc/cache")
+    capfd.readouterr()
+    assert retention.main([]) == 0
+    assert capfd.readouterr() == ("nothing is older than 30 days\n", "")
 
 
 @pytest.mark.usefixtures("repository")
