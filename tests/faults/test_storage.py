@@ -43,7 +43,7 @@ def test_a_training_survives_a_full_disk_and_resumes_after_a_failed_one(library:
     expected = weights()
     assert len(expected) > 1
     for number, code, said in (
-        (errno.ENOSPC, 0, "No space left on device: the training goes on and tries again at its next save"),
+        (errno.ENOSPC, 0, "the disk is full: the training goes on and tries again at its next save"),
         (errno.EIO, 69, "state-00000004.pt: Input/output error. Run it again to resume."),
     ):
         shutil.rmtree(ENDED)
