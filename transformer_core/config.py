@@ -221,6 +221,10 @@ class Train(Section):
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
+    def busy(self, devices: int) -> float:
+        """Return how many devices have work on average: they take micro-batches in turn, and some may be idle in an update's last turn."""
+        return self.microbatches / -(-self.microbatches // devices)
+
     @property
     def segments_anew(self) -> bool:
         """Whether the loader segments each update anew, with BPE-dropout or modified text."""

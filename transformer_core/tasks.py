@@ -5,7 +5,7 @@ and a line in `_PACKAGES`; nothing of the core imports the package.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -81,10 +81,7 @@ def tag_of(target: str) -> str:
     return f"<2{target}>"
 
 
-def without_tags(source: str, tags: Collection[str] = ()) -> str:
-    """Return a source sentence without the symbols at its beginning that name its target, and without these."""
-    first, _, rest = source.partition(" ")
-    return without_tags(rest, tags) if first in tags or re.fullmatch(tag_of(r"[\w-]+"), first) else source
+TAG = re.compile(tag_of(r"(\w[\w-]*)"))
 
 
 def direction_of(manifest: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from flows.places.ranks import NodeGroup, exit_report, launch
 from flows.process import paths
@@ -34,18 +33,15 @@ from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.diagnosis import fit, unread_source
 from transformer_core.files import locked, new_directory, read_json, read_numbers, write_json
-from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
-from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, is_whole, state_files, state_of, update_of
 from transformer_core.training.devices import Rank, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
-from transformer_core.training.start import take_over
+from transformer_core.training.start import new_model, take_over
 from transformer_core.training.store import store_of
 from transformer_core.training.trainer import Trainer
-from transformer_core.training.update import seed_everything
 from transformer_core.training.validation import Validation
 
 # Of the sources: a few longer ones do not teach a model to translate such lines (see `most_tokens`).
@@ -197,32 +193,26 @@ def _new_model(params: Params) -> TranslationModel:
 
     Raises `UserError` (78): that directory holds another vocabulary or a model of other sizes.
     """
-    size, meta = resolve(params.model), read_meta(paths.BINARIZED / "train")
+    size, subword = resolve(params.model), Subword.load(paths.SUBWORD_MODEL)  # Its hash is the data's, see `_check_data`.
+    fresh = new_model(size, subword, params.train.seed)
     if params.train.init_from is None:
-        seed_everything(params.train.seed, 0, 0)
-        model = build(size, meta.vocab_size)
-        if isinstance(model, Transformer) and model.words is not None:
-            model.words.begins.copy_(torch.tensor(Subword.load(paths.SUBWORD_MODEL).begins_word))
-        return model
+        return fresh
     directory = PRETRAINED / params.train.init_from
     model, config = load_model(directory)
-    if params.bpe.init_from is not None and config.vocabulary.hash != meta.vocabulary_hash:
-        fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}"
+    if params.bpe.init_from is not None and config.vocabulary.hash != subword.hash:
+        fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {subword.hash[:12]}"
         raise configuration_error(f"{PARAMS_FILE}: train.init_from: {fault}", "Name the same model in bpe.init_from, or none.")
     found, wanted = (asdict(sizes.effective()) for sizes in (config.model, size))
     if found != wanted:
         different = ", ".join(f"{key} {found[key]} instead of {value}" for key, value in wanted.items() if found.get(key, value) != value)
         fault = f"{PARAMS_FILE}: train.init_from: {directory} has other sizes than section model"
         raise configuration_error(fault, f"It has {different}.")
-    seed_everything(params.train.seed, 0, 0)
-    tuned = build(size, meta.vocab_size)
-    if config.vocabulary.hash == meta.vocabulary_hash:
-        tuned.load_state_dict(model.state_dict())
+    if config.vocabulary.hash == subword.hash:
+        fresh.load_state_dict(model.state_dict())
     else:
-        pieces = [Subword.load(file).pieces for file in (directory / SUBWORD, paths.SUBWORD_MODEL)]
-        known = take_over(tuned, model, size, *pieces)
-        echo(f"{directory}: {known:,} of {meta.vocab_size:,} subwords are in its vocabulary, the others are new", sys.stderr)
-    return tuned
+        known = take_over(fresh, model, size, Subword.load(directory / SUBWORD).pieces, subword.pieces)
+        echo(f"{directory}: {known:,} of {subword.vocab_size:,} subwords are in its vocabulary, the others are new", sys.stderr)
+    return fresh
 
 
 def _check_positions(model: TranslationModel) -> None:

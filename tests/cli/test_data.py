@@ -74,7 +74,6 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path
 
 
 def test_a_training_fits_the_minutes_that_are_given(call: Call, own_files: Path) -> None:
-    """In no time it makes the fewest updates; the time of a longer one depends on the machine."""
     trains = []
     for minutes in ("1e-9", "600"):
         assert call("data", "new", "mine", "text.en", "text.de", "--minutes", minutes, "--force").code == 0

@@ -189,8 +189,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         rate = measured_rate(size, vocab_size, train, arguments.length, threads)
     tokens = train.updates * train.tokens_per_update
     flops = train.passes * tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
-    # Devices take micro-batches in turn; in the last turn of an update some may be idle.
-    busy = train.microbatches / math.ceil(train.microbatches / devices)
+    busy = train.busy(devices)
     hours = tokens / (rate * busy) / 3600
     price = arguments.price
     if price is None and params.machine.price_per_hour is not None:

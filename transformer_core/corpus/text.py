@@ -206,3 +206,9 @@ def write_pairs(source: Path, target: Path, pairs: Iterable[tuple[str, str]]) ->
     sides = list(zip(*pairs, strict=True)) or [(), ()]
     write_lines(source, sides[0])
     write_lines(target, sides[1])
+
+
+def without_tags(source: str, is_tag: Callable[[str], object]) -> str:
+    """Return a source sentence without the tags at its beginning, if it has some."""
+    first, _, rest = source.partition(" ")
+    return without_tags(rest, is_tag) if is_tag(first) else source

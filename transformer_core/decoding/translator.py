@@ -1,7 +1,6 @@
 """Translation of lines by one model or several: lines to subwords, batches of similar length, search, subwords to text."""
 
 import math
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +26,9 @@ from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.ops.decoding_graphs import graphed
 from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
-from transformer_core.tasks import TARGETS, tag_of, task_of
+from transformer_core.tasks import TAG, TARGETS, task_of
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
-_TAG = re.compile(tag_of(r"(\w[\w-]*)"))
 
 
 @dataclass
@@ -240,7 +238,7 @@ def check_length(tokens: TokenIds, most_positions: int | None, where: str, engin
 
 def targets_of(config: ModelConfig, subword: Subword) -> list[str]:
     """Return the target languages of a model of several directions, sorted; of a model of one direction none."""
-    return sorted(found[1] for piece in subword.pieces if (found := _TAG.fullmatch(piece))) if config.target == TARGETS else []
+    return sorted(found[1] for piece in subword.pieces if (found := TAG.fullmatch(piece))) if config.target == TARGETS else []
 
 
 def load_subword(directory: Path, config: ModelConfig) -> Subword:

@@ -1,12 +1,24 @@
-"""A training that starts from a model with another vocabulary, perhaps of another pair of languages (Zoph et al. 2016)."""
+"""The model before its first update: random, or with what a trained model of another vocabulary has for it."""
 
 from collections.abc import Sequence
 
 import torch
 
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.models.architectures import build
+from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.sizes import ModelSize
+from transformer_core.training.update import seed_everything
+
+
+def new_model(size: ModelSize, subword: Subword, seed: int) -> TranslationModel:
+    """Return a model with random weights that depend on the seed alone."""
+    seed_everything(seed, 0, 0)
+    model = build(size, subword.vocab_size)
+    if isinstance(model, Transformer) and model.words is not None:
+        model.words.begins.copy_(torch.tensor(subword.begins_word))
+    return model
 
 
 def take_over(

@@ -64,6 +64,4 @@ def updates_within(minutes: float, params: Params) -> int:
     devices = params.machine.devices or default_devices(train.microbatches)
     threads = params.machine.threads or default_threads(devices)
     rate = measured_rate(resolve(params.model), params.bpe.vocab_size, train, _USUAL_LENGTH, threads)
-    # Devices take micro-batches in turn; in the last turn of an update some may be idle.
-    busy = train.microbatches / -(-train.microbatches // devices)
-    return int(_IN_UPDATES * 60 * minutes * rate * busy / train.tokens_per_update)
+    return int(_IN_UPDATES * 60 * minutes * rate * train.busy(devices) / train.tokens_per_update)

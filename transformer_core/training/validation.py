@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from transformer_core.config import COMET, MOST_INPUT, Train
+from transformer_core.corpus.text import without_tags
 from transformer_core.corpus.tokens.batches import BatchPlan, Indices
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.subword import Subword
@@ -18,7 +19,7 @@ from transformer_core.errors import UserError
 from transformer_core.external import Scorer
 from transformer_core.models.ops.packed import on_device
 from transformer_core.models.translation import TranslationModel
-from transformer_core.tasks import Task, without_tags
+from transformer_core.tasks import Task
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import Loss, cross_entropy, perplexity
@@ -65,7 +66,7 @@ class Validation:
         self._references = [self.references[number] for number in chosen]
         # It ends with this process.
         self._comet = Scorer(settings.comet, "train.comet", self.stop_asked) if settings.comet else None
-        self._texts = [without_tags(self.subword.decode(split.source[number]), self.subword.symbols) for number in chosen]
+        self._texts = [without_tags(self.subword.decode(split.source[number]), self.subword.symbols.__contains__) for number in chosen]
         self._sources = [shortened(split.source[number], MOST_INPUT) for number in chosen[rank.index :: rank.world_size]]
 
     def scores(self) -> dict[str, float] | None:

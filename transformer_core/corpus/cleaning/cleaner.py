@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from transformer_core.corpus.text import (
     read_pairs,
     read_raw_lines,
     splits_of,
+    without_tags,
     write_lines,
     write_pairs,
 )
@@ -113,14 +115,15 @@ def clean_corpus(
 
 def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -> None:
     """Write the pairs of a split again with placeholders; a source of valid or test has them for all strings, as in translating."""
+    untagged = partial(without_tags, is_tag=tags.__contains__)
     plain = [path.rename(path.with_suffix(f"{path.suffix}.plain")) for path in paths]
     for side, path in enumerate(paths):
-        bare = (Pair(without_tag(pair.source, tags), pair.target) for pair in read_pairs(*plain))
+        bare = (Pair(untagged(pair.source), pair.target) for pair in read_pairs(*plain))
         if path.stem == "train":
             changed = (pair[side] for pair in with_symbols(bare, share))
         else:
             changed = (masked(pair[side], strings_in(pair.source)) for pair in bare)
-        heads = (source.removesuffix(without_tag(source, tags)) if path == paths[0] else "" for source in read_lines(plain[0]))
+        heads = (source.removesuffix(untagged(source)) if path == paths[0] else "" for source in read_lines(plain[0]))
         write_lines(path, map(str.__add__, heads, changed))
     for path in plain:
         path.unlink()
@@ -162,12 +165,6 @@ def repeated_targets(scores: PairScores) -> Drops:
     return drops
 
 
-def without_tag(source: str, tags: Collection[str]) -> str:
-    """Return a source sentence without the tags at its beginning, if it has some of these."""
-    first, _, rest = source.partition(" ")
-    return without_tag(rest, tags) if first in tags else source
-
-
 class _DirectionOfPairs:
     """The direction of each pair by its number, from 1."""
 
@@ -189,7 +186,7 @@ def _evaluation_sides(
     for split, directions in splits.items():
         for number, pair in enumerate(read_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}"), start=1):
             left, right = directions.of(number)
-            texts[left].append(without_tag(pair.source, tags))
+            texts[left].append(without_tags(pair.source, tags.__contains__))
             texts[right].append(pair.target)
     languages = {language for directions in splits.values() for direction in directions.all for language in direction}
     return {language: EvaluationSide.of(language, texts[language]) for language in sorted(languages)}
@@ -201,7 +198,7 @@ def _median_ratios(source: Path, target: Path, directions: _DirectionOfPairs, ta
     lines = zip(read_raw_lines(source), read_raw_lines(target), strict=False)  # Their number is checked later.
     for number, pair in enumerate(lines, start=1):
         left, right = (line.decode(errors="replace") for line in pair)
-        if (left := without_tag(left, tags)) and right:
+        if (left := without_tags(left, tags.__contains__)) and right:
             ratios[directions.of(number)].append(len(left) / len(right))
     return {direction: float(np.median(found)) for direction, found in ratios.items()}
 
@@ -284,7 +281,7 @@ class _Work:
             pair = self._repaired(part.tally, raw_pair, chunk.first + index)
             if pair is None:
                 continue
-            bare = Pair(without_tag(pair.source, self.tags), pair.target)
+            bare = Pair(without_tags(pair.source, self.tags.__contains__), pair.target)
             words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             own = asked[self.directions.of(chunk.first + index)]
@@ -347,7 +344,7 @@ class _Train:
             scored = left & self._of_part(self._part_of_rule.get(name), kept)
             pairs = compress(read_pairs(*self._all), scored)
             found = np.zeros(len(left), np.bool_)
-            found[scored] = drops(Pair(without_tag(pair.source, work.tags), pair.target) for pair in pairs)
+            found[scored] = drops(Pair(without_tags(pair.source, work.tags.__contains__), pair.target) for pair in pairs)
             self._drop(name, found, left)
         times = self._times(left, kept)
         for path, everything in zip(self._paths, self._all, strict=True):
