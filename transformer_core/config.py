@@ -274,6 +274,7 @@ class Decode(Section):
     engine: Literal["torch", "ctranslate2"] = words("`torch`, or `ctranslate2` for Transformers ([engines](decoding.md#engines))")
     precision: DecodingPrecision = words("of weights and products; CTranslate2 has `float32` and `int8`; `auto` as in train")
     shortlist: bool = words("search among the shortlist's subwords")
+    ensemble: Pretrained | None = words("folder of `pretrained/` with models that decode together with `models/averaged`", None)
     beam: Beam = words("K, hypotheses per sentence; 1 is greedy")
     penalty: Penalty = words("length penalty: `wu` is ((5 + length) / 6)^alpha (6.1), `power` is length^alpha")
     alpha: Alpha = words("exponent of the length penalty")
@@ -406,6 +407,8 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
         yield "clean.drop_worst", fault, "The two models of clean.score_by find the worst pairs."
     if params.decode.shortlist and not average.shortlist:
         yield "decode.shortlist", "must be false where average.shortlist is 0, got true", "Set average.shortlist, for example to 100."
+    if params.decode.ensemble and params.decode.engine != "torch":
+        yield "decode.engine", f"must be torch with decode.ensemble, got {params.decode.engine}", "CTranslate2 has no ensembles."
     if params.decode.precision == "int8" and params.decode.engine == "torch":
         yield "decode.precision", "must not be int8 with decode.engine torch", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":

@@ -12,15 +12,16 @@ from tqdm import tqdm
 from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, BINARIZED, DECODED, RAW, START
 from flows.process.runner import echo
-from transformer_core.config import MOST_INPUT, Params
+from transformer_core.config import MOST_INPUT, PRETRAINED, Params
 from transformer_core.corpus.text import read_lines, splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load_engine
 from transformer_core.decoding.lines import strings_of, with_strings
 from transformer_core.decoding.translator import Hypothesis, shortened
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_directory, write_json
+from transformer_core.models.directory import CONFIG
 from transformer_core.processes import cores, cpu_name
 
 
@@ -28,8 +29,9 @@ from transformer_core.processes import cores, cpu_name
 def run(params: Params) -> str:
     """Translate valid and the test sets; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())
+    models = [AVERAGED, *(further_models(PRETRAINED / params.decode.ensemble) if params.decode.ensemble else ())]
     # Any search: `load_engine` does not use it.
-    wanted = DecodingRequest([AVERAGED], Search(), params.decode.precision, shortlist=params.decode.shortlist)
+    wanted = DecodingRequest(models, Search(), params.decode.precision, shortlist=params.decode.shortlist)
     translator = load_engine(params.decode.engine, wanted)
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in splits_of(BINARIZED) if split != "train"}
@@ -40,9 +42,18 @@ def run(params: Params) -> str:
             for split in statistics.keys() - {"valid"}:
                 _decode(start, split, params, folder / START)
         settings = params.decode.model_dump(exclude={"batch_tokens"})
-        write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator), "unknown": _unknown()})
+        write_json(
+            folder / "statistics.json", {**statistics, **settings, "models": len(models), **_provenance(translator), "unknown": _unknown()}
+        )
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
+
+
+def further_models(folder: Path) -> list[Path]:
+    """Return the model directories in a folder. Raises `UserError` (78): there are none."""
+    if found := sorted(file.parent for file in folder.glob(f"*/{CONFIG}")):
+        return found
+    raise configuration_error(f"{folder}: has no folder with a model", "Copy models of other seeds into it, each into a folder of its own.")
 
 
 def _provenance(translator: Engine) -> dict[str, str]:

@@ -209,7 +209,8 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([scores, settings, training["fingerprint"], training["run"]], sort_keys=True).encode())
 
-    searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
+    models = decoding.get("models", 1)
+    searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}{f', {models} models' if models > 1 else ''}"
     run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     run.parameters = flatten({**settings, **described})

@@ -45,7 +45,7 @@ REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safete
 
 
 def run(params: Params) -> str:
-    """Send the records, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
+    """Send the records, register the model, and decide on its alias. The model of an experiment of DVC is not registered, nor an ensemble.
 
     A publish that was killed, or that runs again, finishes the version that it has registered.
 
@@ -70,6 +70,10 @@ def run(params: Params) -> str:
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
+        if params.decode.ensemble:
+            write_json(paths.PUBLISHED, {"name": name, "run_id": training.info.run_id})
+            print(_summary(scores, task, uri, link))
+            return "the scores are those of several models together, so none of them is registered"
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:

@@ -20,6 +20,7 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
+from transformer_core.errors import UserError
 from transformer_core.processes import cpu_name
 
 
@@ -70,6 +71,17 @@ def test_the_test_sets_are_translated_by_the_model_that_the_training_started_fro
     assert (here / "results/decode/start/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] == wanted
     assert (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] != wanted
     assert not (here / "results/decode/start/valid.hyp").exists()
+
+
+def test_models_of_an_ensemble_translate_together(here: Path) -> None:
+    with pytest.raises(UserError, match="pretrained/seeds: has no folder with a model"):
+        run(params("torch", ensemble="seeds"))
+    others = [write_drawn(here / f"pretrained/seeds/{seed}", seed=seed) for seed in (2, 3)]
+    run(params("torch", ensemble="seeds"))
+    search = Search(4, 1.0, "power", max_extra=3)
+    wanted = [ranked[0].text for ranked in translations(Translator.load(here / "models/averaged", *others), [*TEXT, ""], search)]
+    assert (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))["models"] == 3
 
 
 def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:

@@ -205,6 +205,12 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
     assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"
 
 
+def test_an_ensemble_has_a_record_and_registers_none_of_its_models(params: Params, client: MlflowClient) -> None:
+    assert publish.run(changed(params, "decode", ensemble="seeds")).endswith("none of them is registered")
+    assert training(client).data.metrics["bleu"] == 86.41
+    assert client.search_registered_models() == []
+
+
 def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, client: MlflowClient) -> None:
     for _ in range(2):
         publish.run(params)
