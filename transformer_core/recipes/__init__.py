@@ -110,12 +110,12 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
 def for_entry(entry: Path) -> str:
     """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
     from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
-    from transformer_core.corpus.sources.local_corpus import languages_without_spaces, number_of_strings
+    from transformer_core.corpus.sources.local_corpus import languages_without_spaces, measured_strings
 
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     count_words = not languages_without_spaces(entry)
-    return for_own_data(loaded.name, source, target, pairs, *number_of_strings(entry), count_words=count_words)
+    return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), count_words=count_words)
 
 
 def with_updates(text: str, updates: int) -> str:

@@ -103,16 +103,20 @@ def languages_without_spaces(entry: Path) -> list[str]:
     return [language for language, lines in zip(load_entry(entry).languages, sides, strict=True) if lacks_spaces(" ".join(lines))]
 
 
-def number_of_strings(entry: Path) -> tuple[int, int]:
-    """Return the numbers of different characters and of different short words in the local training text of an entry, after the repairs.
+def measured_strings(entry: Path) -> tuple[int, int, float]:
+    """Return what decides on the settings (recipes.for_own_data), in the local training text of an entry after the repairs.
 
-    Those of all its languages together; of a large corpus only the beginning is read.
+    The numbers of different characters and of different short words, of all languages together, and the mean of words between spaces in a
+    sentence. Of a large corpus only the beginning is read.
     """
     characters, words = set[str](), set[str]()
+    number = in_all = 0
     for line in map(normalise, chain.from_iterable(islice(training_pairs(entry), _LINES_OF_A_SMALL_CORPUS))):
+        split = line.split()
         characters |= set(line)
-        words |= {word for word in line.split() if len(word) <= _SHORT_WORD}
-    return len(characters), len(words)
+        words |= {word for word in split if len(word) <= _SHORT_WORD}
+        number, in_all = number + 1, in_all + len(split)
+    return len(characters), len(words), in_all / max(number, 1)
 
 
 def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
