@@ -22,34 +22,22 @@ _NUMBERS = "attention.json"
 
 def add_to(commands: Commands) -> None:
     """Add the commands to the parser."""
-    parser = add_command(
-        commands,
-        "attention",
-        "draw what a model attends to in one sentence",
-        "transformer-core attention 'The dog sees a cat.' --model models/averaged --out pictures",
-    )
-    parser.add_argument(
-        "source",
-        metavar="SOURCE_SENTENCE",
-        type=sentence,
-        help="source sentence; both sentences stand together, before or after the options",
-    )
-    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
-    parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.svg, decoder.svg, cross.svg, {_NUMBERS}"
-    )
-    parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
-    parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
-    parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
+    example = "'The dog sees a cat.' --model models/averaged --out pictures"
+    parser = add_command(commands, "attention", run, "draw what a model attends to in one sentence", example)
+    add = parser.add_argument
+    add("source", metavar="SOURCE_SENTENCE", type=sentence, help="both sentences stand together, before or after the options")
+    add("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
+    add("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    add("--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.svg, decoder.svg, cross.svg, {_NUMBERS}")
+    add("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
+    add("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
+    add("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     add_device_argument(parser)
-    parser.set_defaults(run=run)
     summary = "count what the heads of an encoder look at, and how often a pronoun finds its noun"
-    heads = add_command(commands, "heads", summary, "transformer-core heads docs/pronouns.tsv --model models/averaged")
+    heads = add_command(commands, "heads", run_heads, summary, "docs/pronouns.tsv --model models/averaged")
     heads.add_argument("sentences", metavar="FILE", type=Path, help="lines of a sentence, a pronoun, its noun, another noun; with tabs")
     heads.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     add_device_argument(heads)
-    heads.set_defaults(run=run_heads)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,9 +11,8 @@ from transformer_core.files import is_locked
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = add_command(commands, "states", "list or remove the saved states of trainings", "transformer-core states --remove all")
+    parser = add_command(commands, "states", run, "list or remove the saved states of trainings", "--remove all")
     parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -37,26 +37,16 @@ LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "translate",
-        "translate a file or standard input, line by line",
-        "transformer-core translate --model models/averaged --out news.de news.en",
-    )
+    example = "--model models/averaged --out news.de news.en"
+    parser = add_command(commands, "translate", run, "translate a file or standard input, line by line", example)
     add = parser.add_argument
-    add(
-        "input",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="text, one sentence a line; may be compressed: .gz, .xz (default: standard input)",
-    )
+    add("input", metavar="FILE", type=Path, nargs="?", help="a sentence a line; may be compressed: .gz, .xz (default: standard input)")
     add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
     add("--to", metavar="LANGUAGE", help="target language of a model of several directions")
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next")
-    searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
-    add = searching.add_argument
+    note = "The defaults are those with which the model was scored, or else these."
+    add = parser.add_argument_group("beam search", note).add_argument
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
     add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
@@ -66,8 +56,7 @@ def add_to(commands: Commands) -> None:
         type=up_to_100,
         help="stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)",
     )
-    bounds = parser.add_argument_group("bounds")
-    add = bounds.add_argument
+    add = parser.add_argument_group("bounds").add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
     add(
         "--max-input",
@@ -77,8 +66,7 @@ def add_to(commands: Commands) -> None:
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
-    writing = parser.add_argument_group("output")
-    add = writing.add_argument
+    add = parser.add_argument_group("output").add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
     add("--scores", action="store_true", help="score and log-probability before each translation")
     computing = parser.add_argument_group("computing")
@@ -96,7 +84,6 @@ def add_to(commands: Commands) -> None:
         help="auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)",
     )
     add("--verbose", action="store_true", help="print the engine and the reason for it")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
