@@ -21,7 +21,6 @@ _NUMBERS = "attention.json"
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
     example = "'The dog sees a cat.' --model models/averaged --out pictures"
     parser = add_command(commands, "attention", run, "draw what a model attends to in one sentence", example)
     add = parser.add_argument

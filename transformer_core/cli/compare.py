@@ -12,7 +12,6 @@ from transformer_core.tasks import Tokenizer, task_of
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
     summary = "compare two systems' translations: scores, significance, the sentences that differ most"
     add = add_command(commands, "compare", run, summary, "ours.de theirs.de --ref reference.de --source news.en").add_argument
     add("a", metavar="HYP_A", type=Path, help="detokenised translations of system A, or a parser's outputs: trees in brackets or symbols")

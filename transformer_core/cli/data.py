@@ -16,7 +16,6 @@ _SHOWN = 60
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command and its subcommands to the parser."""
     parser = add_command(commands, "data", None, "use your own text files, or plan a recipe's corpus", "new --help")
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     summary = "make a corpus from two aligned text files or one table, and a params.yaml for it"
@@ -157,7 +156,6 @@ def run_update(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan."""
     from transformer_core import recipes
     from transformer_core.config import load_params
     from transformer_core.corpus.sources.catalogue import find_entry

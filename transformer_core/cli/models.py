@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
     example = "--format ctranslate2 --model models/averaged --out exported"
     add = add_command(commands, "export", run_export, "convert a model for another engine", example).add_argument
     add("--format", choices=("ctranslate2", "huggingface"), required=True, help="of the other engine")
@@ -106,7 +105,6 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """Print sizes, parameters by part and costs."""
     from transformer_core.models.architectures import cost_of_training, parameters_by_part
 
     model, size, vocab_size = _chosen_model(arguments)
@@ -138,7 +136,6 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_estimate(arguments: argparse.Namespace) -> int:
-    """Print the estimate."""
     from transformer_core.config import load_params
     from transformer_core.models.architectures import cost_of_training
     from transformer_core.training.devices import default_devices, default_threads
@@ -152,7 +149,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
         raise configuration_error(f"--length: a micro-batch holds {most} tokens, but a sentence would have {arguments.length}")
-    nodes = params.machine.training_nodes
+    nodes = params.machine.places["train"].nodes if "train" in params.machine.places else 1
     devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
     rate = arguments.rate
     if rate is None:

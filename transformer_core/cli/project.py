@@ -9,7 +9,6 @@ from transformer_core.cli.arguments import Commands, add_command, dvc_repro
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
     doctor = add_command(commands, "doctor", run_doctor, "check this machine and repository", "--cluster")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.add_argument("--cluster", action="store_true", help="check what stages elsewhere need, too: artifacts in MLflow, Slurm")
@@ -46,7 +45,6 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def run_recipe(arguments: argparse.Namespace) -> int:
-    """List the recipes, or write one."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
 

@@ -13,7 +13,6 @@ _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
     summary = "print log-probabilities of given translations, and their perplexity"
     parser = add_command(commands, "score", run, summary, "--model models/averaged news.en news.de")
     parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")

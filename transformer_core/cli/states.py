@@ -10,7 +10,6 @@ from transformer_core.files import is_locked
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
     parser = add_command(commands, "states", run, "list or remove the saved states of trainings", "--remove all")
     parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count, zip_longest
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,8 +21,8 @@ from transformer_core.cli.arguments import (
     up_to_100,
     use_threads,
 )
-from transformer_core.corpus.text import decode_line, read_lines
-from transformer_core.errors import UserError, configuration_error, writing
+from transformer_core.corpus.text import aligned, decode_line, read_lines
+from transformer_core.errors import configuration_error, writing
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -36,7 +36,6 @@ LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
     example = "--model models/averaged --out news.de news.en"
     parser = add_command(commands, "translate", run, "translate a file or standard input, line by line", example)
     add = parser.add_argument
@@ -107,7 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        texts = _with_beginnings(lines, arguments.prefixes) if arguments.prefixes else ((line, "") for line in lines)
+        texts: Iterator[tuple[str, str]] = ((line, "") for line in lines)
+        if arguments.prefixes:
+            texts = aligned(lines, read_lines(arguments.prefixes), arguments.input or _STDIN, arguments.prefixes)
         ahead = 0 if interactive else 1
         for found in prepared.translated(texts, at_once, ahead, bar.update):
             for hypotheses in found:
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepared(arguments: argparse.Namespace) -> "Prepared":
     """Load the engine for these options; those left out are of the search with which the first model was scored, or the paper's."""
-    from transformer_core.decoding.glossary import read_glossary
+    from transformer_core.decoding.glossary import glossary_of
     from transformer_core.decoding.library import LoadedModel
     from transformer_core.models.directory import CONFIG, read_config
 
@@ -128,7 +129,7 @@ def _prepared(arguments: argparse.Namespace) -> "Prepared":
         raise configuration_error("--glossary: not with --prefixes")
     names = ("beam", "alpha", "penalty", "max_extra", "patience", "batch_tokens", "to", "max_input")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    given["glossary"] = arguments.glossary and read_glossary(arguments.glossary)
+    given["glossary"] = arguments.glossary and glossary_of(read_lines(arguments.glossary), str(arguments.glossary))
     config, device = read_config(arguments.model[0] / CONFIG), chosen_device(arguments.device)
     model = LoadedModel(arguments.model, config, arguments.engine, arguments.precision, device, arguments.shortlist)
     return model.prepared(None if arguments.nbest else int(arguments.scores), "--to", arguments.prefixes is not None, **given)
@@ -169,16 +170,6 @@ def _report(prepared: "Prepared", threads: int) -> None:
         precision = precision_name(low_precision(device, "auto") or weights_dtype("auto"))
     engine, reason = prepared.choice
     print(f"engine {engine}, {precision}, on {device}, {threads} CPU threads: {reason}", file=sys.stderr)
-
-
-def _with_beginnings(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each line with the beginning of its translation from a file."""
-    for line, beginning in zip_longest(lines, read_lines(path)):
-        if line is None or beginning is None:
-            fault = "fewer lines" if beginning is None else "has more lines"
-            remedy = "Give one line for each line of the input; an empty line forces no beginning."
-            raise UserError(f"{path}: {fault} than the input", remedy)
-        yield line, beginning
 
 
 def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
