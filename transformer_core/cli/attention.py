@@ -41,7 +41,8 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
-    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.translator import Translator, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
@@ -49,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
     if arguments.target is None:
-        target = _translated(model, subword, source)
+        ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
+        target = best.ids  # Encoding the text again could give other tokens.
     else:
         target = _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
@@ -104,15 +106,6 @@ def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str)
     tokens = subword.encode(text)
     check_length(tokens, model.most_positions, name)
     return tokens
-
-
-def _translated(model: "TranslationModel", subword: "Subword", source: list[int]) -> list[int]:
-    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
-    from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.translator import Translator
-
-    ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
-    return best.ids
 
 
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_core.errors import for_terminal
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring
 
 SHOWN = 5
 FEW_LINES = 100
+# The terminal would act on them: a carriage return hides the beginning of its line.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -94,5 +96,10 @@ def comparison_text(compared: SideBySide) -> str:
 
 def _block(sentence: Sentence, score: str) -> str:
     texts = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
-    shown = [f"  {name:<11}{for_terminal(text)}" for name, text in texts.items() if text is not None]
+    shown = [f"  {name:<11}{_escaped(text)}" for name, text in texts.items() if text is not None]
     return "\n".join([f"line {sentence.line:,}: {score} {sentence.score_a:.1f} in A, {sentence.score_b:.1f} in B", *shown])
+
+
+def _escaped(text: str) -> str:
+    """Return a text with its control characters escaped: a carriage return as \\r."""
+    return _CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
