@@ -71,7 +71,6 @@ class Download(Section):
 
     @property
     def task(self) -> Task:
-        """The task of the target."""
         return task_of(self.target)
 
 
@@ -322,11 +321,6 @@ class Machine(Section):
     alarm_score: NonNegativeFloat | None = words("main score of a test set below which it is told", None)
     price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for an estimate", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
-
-    @property
-    def training_nodes(self) -> int:
-        """Number of machines that a training uses: those of its place, one here."""
-        return self.places["train"].nodes if "train" in self.places else 1
 
 
 class Params(Section):

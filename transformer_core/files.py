@@ -46,13 +46,6 @@ def state_folder() -> str:
     return ".state" if not named or "://" in named else named
 
 
-def expanded(path: str) -> Path:
-    """Return a path with the home folder in place of `~` or `~user`; a user that does not exist stays, as in a shell."""
-    with suppress(RuntimeError):
-        return Path(path).expanduser()
-    return Path(path)
-
-
 def prepare_streams() -> None:
     """Open standard streams that are closed, and let standard output write any text and any name of a file, whatever the locale.
 
@@ -195,13 +188,12 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock (flock) on a file; the kernel releases it however this process ends. The block may remove the file.
 
     Args:
         path: the file; it is created if needed and names this process. A group that may write its folder may write it, too.
         what: name of the work done under the lock, for the message.
-        shared: whether other processes may hold it too, if it is shared for all of them.
 
     Raises:
         UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks, or the file is another user's.
@@ -209,7 +201,7 @@ def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
     while True:
         with _lock_file(path) as file:
             try:
-                _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                _flock(file)
             except BlockingIOError:
                 file.seek(0)
                 message = f"{path}: {what} is running in process {file.read().strip() or 'unknown'}"
@@ -250,12 +242,12 @@ def _is_at(file: IO[str], path: Path) -> bool:
     return False
 
 
-def _flock(file: IO[str], kind: int) -> None:
+def _flock(file: IO[str]) -> None:
     """Take a lock, or raise `BlockingIOError` if another process holds it for longer than the moment that `is_locked` does."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise

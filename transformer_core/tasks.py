@@ -62,7 +62,6 @@ _PACKAGES = {TREES: "transformer_core.parsing.task:TASK"}
 
 
 def task_of(target: str) -> Task:
-    """Return the task of a target."""
     return resolve_name(_PACKAGES[target]) if target in _PACKAGES else TRANSLATION
 
 

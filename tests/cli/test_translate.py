@@ -189,7 +189,7 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     first, second = translate("--prefixes", "prefixes", stdin=b"a cat\na cat\n").out.split("\n")[:2]
     assert first.startswith("der Hund")
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
-    assert "prefixes: has more lines than the input" in translate("--prefixes", "prefixes", stdin=b"a\n").err
+    assert "<stdin>: 1 lines, but prefixes has 2" in translate("--prefixes", "prefixes", stdin=b"a\n").err
     listed = ("--max-input", "20", "--prefixes", "prefixes", "--nbest", "--beam", "2")
     done = translate(*listed, stdin=b"a cat sees the dog. the dog sees a cat.\na cat\n")  # The first line in parts.
     rows = [line.split("\t") for line in done.out.split("\n")[:-1]]

@@ -117,7 +117,7 @@ FAULTS = [
     (
         "- sacrebleu: wmt13",
         f"- {TRANSLATED}",
-        "splits.valid: translated is allowed in train only. Scores must be computed on text by people.",
+        "splits.valid: translated is allowed in train only",
     ),
     ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
     ("- sacrebleu: wmt13", "- {sacrebleu: wmt13, tag: <b t>}", "splits.valid.0.tag: must be a symbol without white space"),

@@ -6,8 +6,9 @@ import pytest
 
 from tests.models.on_disk import translations, write_drawn
 from tests.refusals import refused
+from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.glossary import Glossary, read_glossary
+from transformer_core.decoding.glossary import Glossary, glossary_of
 from transformer_core.decoding.translator import Hypothesis, Translator
 
 SEARCH = Search(beam=3, max_extra=8)
@@ -62,4 +63,4 @@ def test_a_line_that_is_no_term_with_a_translation_is_refused_with_its_number(tm
     path = tmp_path / "terms.tsv"
     path.write_text(f"river\tFluss\n{line}\n", encoding="utf-8")
     with refused(65, f"{path}:2: not a term, a tab and its translation"):
-        read_glossary(path)
+        glossary_of(read_lines(path), str(path))

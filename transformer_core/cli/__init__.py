@@ -1,4 +1,4 @@
-"""The command line `transformer-core`; a module has one or several related commands. Functions import heavy packages: help is fast."""
+"""The command line `transformer-core`; a module adds one or several related commands. Functions import heavy packages: help is fast."""
 
 import argparse
 import os

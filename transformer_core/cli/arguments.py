@@ -58,12 +58,15 @@ _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number fr
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
 
 
-def add_command(commands: Commands, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-    """Add a command, and return its parser. Its help begins with the summary as a sentence, and ends with the example."""
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int] | None, summary: str, example: str
+) -> argparse.ArgumentParser:
+    """Add a command that calls `run`, and return its parser. Its help begins with the summary and ends with the arguments of an example."""
     sentence = f"{summary[0].upper()}{summary[1:]}."
-    return commands.add_parser(
-        name, help=summary, description=sentence, epilog=f"example: {example}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.add_parser(name, help=summary, description=sentence, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = f"example: {parser.prog} {example}"
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_device_argument(parser: argparse._ActionsContainer) -> None:

@@ -21,40 +21,28 @@ _NUMBERS = "attention.json"
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
-    parser = add_command(
-        commands,
-        "attention",
-        "draw what a model attends to in one sentence",
-        "transformer-core attention 'The dog sees a cat.' --model models/averaged --out pictures",
-    )
-    parser.add_argument(
-        "source",
-        metavar="SOURCE_SENTENCE",
-        type=sentence,
-        help="source sentence; both sentences stand together, before or after the options",
-    )
-    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
-    parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.svg, decoder.svg, cross.svg, {_NUMBERS}"
-    )
-    parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
-    parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
-    parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
+    example = "'The dog sees a cat.' --model models/averaged --out pictures"
+    parser = add_command(commands, "attention", run, "draw what a model attends to in one sentence", example)
+    add = parser.add_argument
+    add("source", metavar="SOURCE_SENTENCE", type=sentence, help="both sentences stand together, before or after the options")
+    add("target", metavar="TARGET_SENTENCE", nargs="?", type=sentence, help="its translation (default: the model's own)")
+    add("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    add("--out", metavar="DIR", type=Path, required=True, help=f"folder for encoder.svg, decoder.svg, cross.svg, {_NUMBERS}")
+    add("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all)")
+    add("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
+    add("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     add_device_argument(parser)
-    parser.set_defaults(run=run)
     summary = "count what the heads of an encoder look at, and how often a pronoun finds its noun"
-    heads = add_command(commands, "heads", summary, "transformer-core heads docs/pronouns.tsv --model models/averaged")
+    heads = add_command(commands, "heads", run_heads, summary, "docs/pronouns.tsv --model models/averaged")
     heads.add_argument("sentences", metavar="FILE", type=Path, help="lines of a sentence, a pronoun, its noun, another noun; with tabs")
     heads.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     add_device_argument(heads)
-    heads.set_defaults(run=run_heads)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
-    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.translator import Translator, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
@@ -62,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
     if arguments.target is None:
-        target = _translated(model, subword, source)
+        ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
+        target = best.ids  # Encoding the text again could give other tokens.
     else:
         target = _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
@@ -117,15 +106,6 @@ def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str)
     tokens = subword.encode(text)
     check_length(tokens, model.most_positions, name)
     return tokens
-
-
-def _translated(model: "TranslationModel", subword: "Subword", source: list[int]) -> list[int]:
-    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
-    from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.translator import Translator
-
-    ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
-    return best.ids
 
 
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:

@@ -12,25 +12,15 @@ from transformer_core.tasks import Tokenizer, task_of
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "compare",
-        "compare two systems' translations: scores, significance, the sentences that differ most",
-        "transformer-core compare ours.de theirs.de --ref reference.de --source news.en",
-    )
-    parser.add_argument(
-        "a", metavar="HYP_A", type=Path, help="detokenised translations of system A, or a parser's outputs: trees in brackets or symbols"
-    )
-    parser.add_argument("b", metavar="HYP_B", type=Path, help="those of system B for the same sentences")
-    parser.add_argument(
-        "--ref", metavar="R", type=Path, required=True, help="reference translations, or for parsers a .tree file of gold trees"
-    )
-    parser.add_argument("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
-    parser.add_argument("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")
-    parser.add_argument("--comet", metavar="C", help="command that scores translations (docs/evaluation.md); needs --source")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    summary = "compare two systems' translations: scores, significance, the sentences that differ most"
+    add = add_command(commands, "compare", run, summary, "ours.de theirs.de --ref reference.de --source news.en").add_argument
+    add("a", metavar="HYP_A", type=Path, help="detokenised translations of system A, or a parser's outputs: trees in brackets or symbols")
+    add("b", metavar="HYP_B", type=Path, help="those of system B for the same sentences")
+    add("--ref", metavar="R", type=Path, required=True, help="reference translations, or for parsers a .tree file of gold trees")
+    add("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
+    add("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")
+    add("--comet", metavar="C", help="command that scores translations (docs/evaluation.md); needs --source")
+    add("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

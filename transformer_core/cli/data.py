@@ -16,16 +16,10 @@ _SHOWN = 60
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command and its subcommands to the parser."""
-    summary, example = "use your own text files, or plan a recipe's corpus", "transformer-core data new --help"
-    parser = add_command(commands, "data", summary, example)
+    parser = add_command(commands, "data", None, "use your own text files, or plan a recipe's corpus", "new --help")
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
-    new = add_command(
-        subcommands,
-        "new",
-        "make a corpus from two aligned text files or one table, and a params.yaml for it",
-        "transformer-core data new letters letters.en letters.de",
-    )
+    summary = "make a corpus from two aligned text files or one table, and a params.yaml for it"
+    new = add_command(subcommands, "new", run_new, summary, "letters letters.en letters.de")
     new.add_argument("name", metavar="NAME", help="name of the corpus")
     new.add_argument(
         "files",
@@ -51,9 +45,9 @@ def add_to(commands: Commands) -> None:
         "--minutes", metavar="M", type=positive_float, help="time for the training on this machine, whose speed is measured in seconds"
     )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-    new.set_defaults(run=run_new, start=None, mix=None)
+    new.set_defaults(start=None, mix=None)
     summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
-    tune = add_command(subcommands, "tune", summary, "transformer-core data tune letters letters.en letters.de --from models/averaged")
+    tune = add_command(subcommands, "tune", run_new, summary, "letters letters.en letters.de --from models/averaged")
     tune.add_argument("name", metavar="NAME", help="name of the corpus")
     tune.add_argument("files", metavar="FILE", nargs="*", type=Path, help="two texts or one file; none for a corpus that is there")
     tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
@@ -62,24 +56,14 @@ def add_to(commands: Commands) -> None:
     for split in ("valid", "test"):
         tune.add_argument(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"file or files of {split}")
     of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines", "minutes")
-    tune.set_defaults(run=run_new, **dict.fromkeys(of_new))
-    update = add_command(
-        subcommands,
-        "update",
-        "take in changed files of a corpus; held-out pairs stay held out",
-        "transformer-core data update letters",
-    )
+    tune.set_defaults(**dict.fromkeys(of_new))
+    summary = "take in changed files of a corpus; held-out pairs stay held out"
+    update = add_command(subcommands, "update", run_update, summary, "letters")
     update.add_argument("name", metavar="NAME", help="name of a corpus in corpora/")
-    update.set_defaults(run=run_update)
-    plan = add_command(
-        subcommands,
-        "plan",
-        "print files, checksums, terms and disk space of a recipe's corpus; downloads nothing",
-        "transformer-core data plan wmt14-en-de-base",
-    )
+    summary = "print files, checksums, terms and disk space of a recipe's corpus; downloads nothing"
+    plan = add_command(subcommands, "plan", run_plan, summary, "wmt14-en-de-base")
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe (default: the present params.yaml)")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    plan.set_defaults(run=run_plan)
 
 
 def run_new(arguments: argparse.Namespace) -> int:
@@ -172,7 +156,6 @@ def run_update(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan."""
     from transformer_core import recipes
     from transformer_core.config import load_params
     from transformer_core.corpus.sources.catalogue import find_entry

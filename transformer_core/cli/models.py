@@ -25,60 +25,32 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
-    export = add_command(
-        commands,
-        "export",
-        "convert a model for another engine",
-        "transformer-core export --format ctranslate2 --model models/averaged --out exported",
-    )
-    export.add_argument("--format", choices=("ctranslate2", "huggingface"), required=True, help="of the other engine")
-    export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
-    export.set_defaults(run=run_export)
-    imported = add_command(
-        commands,
-        "import",
-        "convert a Marian model of Hugging Face, such as OPUS-MT's, to a model directory",
-        "transformer-core import opus-mt-en-de pretrained/opus-mt-en-de",
-    )
-    imported.add_argument("folder", metavar="DIR", type=Path, help="with config.json, weights, source.spm, target.spm and vocab.json")
-    imported.add_argument("out", metavar="OUT", type=Path, help="model directory to write")
-    imported.add_argument("--source", metavar="L", help="source language, if tokenizer_config.json names none")
-    imported.add_argument("--target", metavar="L", help="target language, likewise")
-    imported.set_defaults(run=run_import)
-    info = add_command(commands, "info", "print the size of a model", "transformer-core info --preset big")
-    _add_size_arguments(info)
-    info.add_argument("--json", action="store_true", help="print JSON")
-    info.set_defaults(run=run_info)
-    estimate = add_command(
-        commands,
-        "estimate",
-        "estimate tokens, FLOPs, hours and cost of a training",
-        "transformer-core estimate --preset base --devices 8 --price 20",
-    )
-    _add_size_arguments(estimate)
-    estimate.add_argument("--updates", metavar="U", type=positive_int, help="updates (default: train.updates)")
-    estimate.add_argument(
-        "--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)"
-    )
-    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second on one device (default: measured here)")
-    estimate.add_argument(
-        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from section machine)"
-    )
-    estimate.add_argument(
-        "--price", metavar="P", type=non_negative_float, help="price of an hour of all machines (default: from machine.price_per_hour)"
-    )
-    estimate.add_argument("--json", action="store_true", help="print JSON")
-    estimate.set_defaults(run=run_estimate)
-
-
-def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the sizes of a model."""
-    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
-    parser.add_argument("--architecture", metavar="A", help="architecture of the preset (default: transformer)")
-    parser.add_argument("--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size)")
-    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
+    example = "--format ctranslate2 --model models/averaged --out exported"
+    add = add_command(commands, "export", run_export, "convert a model for another engine", example).add_argument
+    add("--format", choices=("ctranslate2", "huggingface"), required=True, help="of the other engine")
+    add("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    add("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
+    summary = "convert a Marian model of Hugging Face, such as OPUS-MT's, to a model directory"
+    add = add_command(commands, "import", run_import, summary, "opus-mt-en-de pretrained/opus-mt-en-de").add_argument
+    add("folder", metavar="DIR", type=Path, help="with config.json, weights, source.spm, target.spm and vocab.json")
+    add("out", metavar="OUT", type=Path, help="model directory to write")
+    add("--source", metavar="L", help="source language, if tokenizer_config.json names none")
+    add("--target", metavar="L", help="target language, likewise")
+    info = add_command(commands, "info", run_info, "print the size of a model", "--preset big")
+    summary = "estimate tokens, FLOPs, hours and cost of a training"
+    estimate = add_command(commands, "estimate", run_estimate, summary, "--preset base --devices 8 --price 20")
+    for add in (info.add_argument, estimate.add_argument):
+        add("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
+        add("--architecture", metavar="A", help="architecture of the preset (default: transformer)")
+        add("--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size)")
+        add("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
+        add("--json", action="store_true", help="print JSON")
+    add = estimate.add_argument
+    add("--updates", metavar="U", type=positive_int, help="updates (default: train.updates)")
+    add("--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)")
+    add("--rate", metavar="R", type=positive_float, help="target tokens a second on one device (default: measured here)")
+    add("--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from section machine)")
+    add("--price", metavar="P", type=non_negative_float, help="price of an hour of all machines (default: from machine.price_per_hour)")
 
 
 def run_export(arguments: argparse.Namespace) -> int:
@@ -133,7 +105,6 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """Print sizes, parameters by part and costs."""
     from transformer_core.models.architectures import cost_of_training, parameters_by_part
 
     model, size, vocab_size = _chosen_model(arguments)
@@ -165,7 +136,6 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_estimate(arguments: argparse.Namespace) -> int:
-    """Print the estimate."""
     from transformer_core.config import load_params
     from transformer_core.models.architectures import cost_of_training
     from transformer_core.training.devices import default_devices, default_threads
@@ -179,7 +149,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
         raise configuration_error(f"--length: a micro-batch holds {most} tokens, but a sentence would have {arguments.length}")
-    nodes = params.machine.training_nodes
+    nodes = params.machine.places["train"].nodes if "train" in params.machine.places else 1
     devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
     rate = arguments.rate
     if rate is None:

@@ -9,23 +9,15 @@ from transformer_core.cli.arguments import Commands, add_command, dvc_repro
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands to the parser."""
-    doctor = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
+    doctor = add_command(commands, "doctor", run_doctor, "check this machine and repository", "--cluster")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.add_argument("--cluster", action="store_true", help="check what stages elsewhere need, too: artifacts in MLflow, Slurm")
-    doctor.set_defaults(run=run_doctor)
-    new = add_command(
-        commands,
-        "new",
-        "make a project for the installed package: params.yaml, dvc.yaml, corpora/ and others",
-        "transformer-core new my-project",
-    )
+    summary = "make a project for the installed package: params.yaml, dvc.yaml, corpora/ and others"
+    new = add_command(commands, "new", run_new, summary, "my-project")
     new.add_argument("folder", metavar="DIR", type=Path, help="folder of the project; existing files are kept, except in installed/")
-    new.set_defaults(run=run_new)
-    recipe = add_command(commands, "recipe", "list the recipes, or write one as params.yaml", "transformer-core recipe multi30k")
+    recipe = add_command(commands, "recipe", run_recipe, "list the recipes, or write one as params.yaml", "multi30k")
     recipe.add_argument("name", metavar="NAME", nargs="?", help="recipe to write (default: list all recipes)")
     recipe.add_argument("--force", action="store_true", help="replace an edited params.yaml")
-    recipe.set_defaults(run=run_recipe)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -53,7 +45,6 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def run_recipe(arguments: argparse.Namespace) -> int:
-    """List the recipes, or write one."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
 

@@ -13,20 +13,14 @@ _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "score",
-        "print log-probabilities of given translations, and their perplexity",
-        "transformer-core score --model models/averaged news.en news.de",
-    )
+    summary = "print log-probabilities of given translations, and their perplexity"
+    parser = add_command(commands, "score", run, summary, "--model models/averaged news.en news.de")
     parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
     parser.add_argument("--max-input", metavar="N", type=positive_int, help="a sentence has at most N tokens (default: 1024)")
     add_computing_arguments(parser, "tokens of a side")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

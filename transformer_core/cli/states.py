@@ -10,20 +10,26 @@ from transformer_core.files import is_locked
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
-    parser = add_command(commands, "states", "list or remove the saved states of trainings", "transformer-core states --remove all")
+    parser = add_command(commands, "states", run, "list or remove the saved states of trainings", "--remove all")
     parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each training, or remove some. Raises `UserError`: 78 for an unknown name; 69 for a training that is running."""
-    from transformer_core.training.checkpoint import state_root, stopped_trainings
+    from transformer_core.training.checkpoint import TRAINING_LOCK, remove_training, state_root, stopped_trainings
 
     root = state_root()
     found = {directory.name: directory for directory in stopped_trainings(root)}
+    chosen = list(found) if arguments.remove == ["all"] else dict.fromkeys(arguments.remove)
+    for name in chosen:
+        if name not in found:
+            raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
+        if is_locked(found[name] / TRAINING_LOCK):
+            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
+    for name in chosen:
+        remove_training(found[name])
+        print(f"removed {found[name]}")
     if arguments.remove:
-        _remove(found, arguments.remove, root)
         return 0
     for directory in found.values():
         print(_described(directory))
@@ -44,17 +50,3 @@ def _described(directory: Path) -> str:
     running, finished = is_locked(directory / TRAINING_LOCK), (directory / FINISHED).exists()
     status = ", running" if running else ", finished" if finished else ""
     return f"{directory.name}  update {update_of(whole):,}{status}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
-
-
-def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
-    from transformer_core.training.checkpoint import TRAINING_LOCK, remove_training
-
-    chosen = list(found) if names == ["all"] else dict.fromkeys(names)
-    for name in chosen:
-        if name not in found:
-            raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
-        if is_locked(found[name] / TRAINING_LOCK):
-            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
-    for name in chosen:
-        remove_training(found[name])
-        print(f"removed {found[name]}")

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count, zip_longest
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,8 +21,8 @@ from transformer_core.cli.arguments import (
     up_to_100,
     use_threads,
 )
-from transformer_core.corpus.text import decode_line, read_lines
-from transformer_core.errors import UserError, configuration_error, writing
+from transformer_core.corpus.text import aligned, decode_line, read_lines
+from transformer_core.errors import configuration_error, writing
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -36,27 +36,16 @@ LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
-    parser = add_command(
-        commands,
-        "translate",
-        "translate a file or standard input, line by line",
-        "transformer-core translate --model models/averaged --out news.de news.en",
-    )
+    example = "--model models/averaged --out news.de news.en"
+    parser = add_command(commands, "translate", run, "translate a file or standard input, line by line", example)
     add = parser.add_argument
-    add(
-        "input",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="text, one sentence a line; may be compressed: .gz, .xz (default: standard input)",
-    )
+    add("input", metavar="FILE", type=Path, nargs="?", help="a sentence a line; may be compressed: .gz, .xz (default: standard input)")
     add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
     add("--to", metavar="LANGUAGE", help="target language of a model of several directions")
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next")
-    searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
-    add = searching.add_argument
+    note = "The defaults are those with which the model was scored, or else these."
+    add = parser.add_argument_group("beam search", note).add_argument
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
     add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
@@ -66,8 +55,7 @@ def add_to(commands: Commands) -> None:
         type=up_to_100,
         help="stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)",
     )
-    bounds = parser.add_argument_group("bounds")
-    add = bounds.add_argument
+    add = parser.add_argument_group("bounds").add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
     add(
         "--max-input",
@@ -77,8 +65,7 @@ def add_to(commands: Commands) -> None:
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
-    writing = parser.add_argument_group("output")
-    add = writing.add_argument
+    add = parser.add_argument_group("output").add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
     add("--scores", action="store_true", help="score and log-probability before each translation")
     computing = parser.add_argument_group("computing")
@@ -96,7 +83,6 @@ def add_to(commands: Commands) -> None:
         help="auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)",
     )
     add("--verbose", action="store_true", help="print the engine and the reason for it")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,7 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
-        texts = _with_beginnings(lines, arguments.prefixes) if arguments.prefixes else ((line, "") for line in lines)
+        texts: Iterator[tuple[str, str]] = ((line, "") for line in lines)
+        if arguments.prefixes:
+            texts = aligned(lines, read_lines(arguments.prefixes), arguments.input or _STDIN, arguments.prefixes)
         ahead = 0 if interactive else 1
         for found in prepared.translated(texts, at_once, ahead, bar.update):
             for hypotheses in found:
@@ -133,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepared(arguments: argparse.Namespace) -> "Prepared":
     """Load the engine for these options; those left out are of the search with which the first model was scored, or the paper's."""
-    from transformer_core.decoding.glossary import read_glossary
+    from transformer_core.decoding.glossary import glossary_of
     from transformer_core.decoding.library import LoadedModel
     from transformer_core.models.directory import CONFIG, read_config
 
@@ -141,7 +129,7 @@ def _prepared(arguments: argparse.Namespace) -> "Prepared":
         raise configuration_error("--glossary: not with --prefixes")
     names = ("beam", "alpha", "penalty", "max_extra", "patience", "batch_tokens", "to", "max_input")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    given["glossary"] = arguments.glossary and read_glossary(arguments.glossary)
+    given["glossary"] = arguments.glossary and glossary_of(read_lines(arguments.glossary), str(arguments.glossary))
     config, device = read_config(arguments.model[0] / CONFIG), chosen_device(arguments.device)
     model = LoadedModel(arguments.model, config, arguments.engine, arguments.precision, device, arguments.shortlist)
     return model.prepared(None if arguments.nbest else int(arguments.scores), "--to", arguments.prefixes is not None, **given)
@@ -182,16 +170,6 @@ def _report(prepared: "Prepared", threads: int) -> None:
         precision = precision_name(low_precision(device, "auto") or weights_dtype("auto"))
     engine, reason = prepared.choice
     print(f"engine {engine}, {precision}, on {device}, {threads} CPU threads: {reason}", file=sys.stderr)
-
-
-def _with_beginnings(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each line with the beginning of its translation from a file."""
-    for line, beginning in zip_longest(lines, read_lines(path)):
-        if line is None or beginning is None:
-            fault = "fewer lines" if beginning is None else "has more lines"
-            remedy = "Give one line for each line of the input; an empty line forces no beginning."
-            raise UserError(f"{path}: {fault} than the input", remedy)
-        yield line, beginning
 
 
 def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":

@@ -149,7 +149,7 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
     """Return the error for two sides with different numbers of lines."""
     return UserError(
         f"{source_path}: {source_lines:,} lines, but {target_path} has {target_lines:,}",
-        'Line i of one must translate line i of the other; lines end at "\\n" only.',
+        'Line i of one must belong to line i of the other; lines end at "\\n" only.',
     )
 
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -169,12 +168,8 @@ class CTranslate2Engine:
         outputs.sort(key=lambda output: output[1] / output[2], reverse=True)  # Here their scores are log-probabilities.
         return [Finished(self._ids(pieces), score, score / penalty) for pieces, score, penalty in outputs[:most]]
 
-    @cached_property
-    def _tokens(self) -> dict[str, int]:
-        return {piece: token for token, piece in enumerate(self.subword.pieces)}
-
     def _ids(self, pieces: list[str]) -> list[int]:
-        return [self._tokens[piece] for piece in pieces]
+        return [self.subword.ids[piece] for piece in pieces]
 
     def _max_length(self, source_length: int, search: Search) -> int:
         return min(source_length - 1 + search.max_extra, self.most_positions)

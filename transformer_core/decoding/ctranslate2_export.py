@@ -21,7 +21,7 @@ from transformer_core.files import new_directory, write_json
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.directory import EXPORTED_WEIGHTS, SUBWORD, load_model
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
-from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, Residual
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
@@ -110,13 +110,15 @@ def _specification(model: Transformer, subword: Subword) -> Any:
 
     size = model.size
     activation = specs.common_spec.Activation[size.activation.upper()]
-    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model), "activation": activation}
+    width = max(size.d_k, size.d_v)  # CTranslate2 has one size for keys and values: the smaller ones are padded with zeros.
+    settings = {"pre_norm": size.norm == "pre", "head_dim": width, "activation": activation}
     encoder, decoder = size.depths
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
     )
-    _fill_encoder(spec.encoder, model)
-    _fill_decoder(spec.decoder, model)
+    _fill_embeddings(spec, model)
+    for theirs, ours in zip([*spec.encoder.layer, *spec.decoder.layer], [*model.encoder, *model.decoder], strict=True):
+        _fill_layer(theirs, ours, width)
     spec.register_source_vocabulary(subword.pieces)
     spec.register_target_vocabulary(subword.pieces)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (subword.pieces[token] for token in (UNK, BOS, EOS))
@@ -125,30 +127,29 @@ def _specification(model: Transformer, subword: Subword) -> Any:
     return spec
 
 
-def _fill_encoder(spec: Any, model: Transformer) -> None:
-    spec.embeddings[0].weight = _plain(model.embedding.weight)
-    spec.position_encodings.encodings = _encodings(model.source_positions, model.d_model)
-    if model.encoder_norm is not None:
-        _fill_norm(spec.layer_norm, model.encoder_norm)
-    for theirs, ours in zip(spec.layer, model.encoder, strict=True):
-        assert isinstance(ours, EncoderLayer)
-        _fill_attention(theirs.self_attention, ours.self_attention, ours.round_attention, _head_width(model))
-        _fill_feed_forward(theirs.ffn, ours.feed_forward, ours.round_feed_forward)
-
-
-def _fill_decoder(spec: Any, model: Transformer) -> None:
-    spec.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
-    spec.projection.weight = _plain(model.output_weight)
+def _fill_embeddings(spec: Any, model: Transformer) -> None:
+    """Fill in what stands before and behind the layers."""
+    spec.encoder.embeddings[0].weight = _plain(model.embedding.weight)
+    spec.decoder.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
+    spec.decoder.projection.weight = _plain(model.output_weight)
     if model.output_bias is not None:
-        spec.projection.bias = _plain(model.output_bias)
-    spec.position_encodings.encodings = _encodings(model.target_positions, model.d_model)
-    if model.decoder_norm is not None:
-        _fill_norm(spec.layer_norm, model.decoder_norm)
-    for theirs, ours in zip(spec.layer, model.decoder, strict=True):
-        assert isinstance(ours, DecoderLayer)
-        _fill_attention(theirs.self_attention, ours.self_attention, ours.round_self_attention, _head_width(model))
-        _fill_attention(theirs.attention, ours.cross_attention, ours.round_cross_attention, _head_width(model))
-        _fill_feed_forward(theirs.ffn, ours.feed_forward, ours.round_feed_forward)
+        spec.decoder.projection.bias = _plain(model.output_bias)
+    sides = (spec.encoder, model.source_positions, model.encoder_norm), (spec.decoder, model.target_positions, model.decoder_norm)
+    for side, positions, norm in sides:
+        side.position_encodings.encodings = _encodings(positions, model.d_model)
+        if norm is not None:
+            _fill_norm(side.layer_norm, norm)
+
+
+def _fill_layer(spec: Any, layer: nn.Module, width: int) -> None:
+    assert isinstance(layer, EncoderLayer | DecoderLayer)
+    around = layer.round_self_attention if isinstance(layer, DecoderLayer) else layer.round_attention
+    _fill_attention(spec.self_attention, layer.self_attention, around, width)
+    if isinstance(layer, DecoderLayer):
+        _fill_attention(spec.attention, layer.cross_attention, layer.round_cross_attention, width)
+    for theirs, ours in ((spec.ffn.linear_0, layer.feed_forward.inner), (spec.ffn.linear_1, layer.feed_forward.outer)):
+        theirs.weight, theirs.bias = _plain(ours.weight), _plain(ours.bias)
+    _fill_norm(spec.ffn.layer_norm, layer.round_feed_forward.norm)
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
@@ -166,12 +167,6 @@ def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, 
     _fill_norm(spec.layer_norm, around.norm)
 
 
-def _fill_feed_forward(spec: Any, network: FeedForward, around: Residual) -> None:
-    for theirs, ours in ((spec.linear_0, network.inner), (spec.linear_1, network.outer)):
-        theirs.weight, theirs.bias = _plain(ours.weight), _plain(ours.bias)
-    _fill_norm(spec.layer_norm, around.norm)
-
-
 def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = _plain(norm.weight), _plain(norm.bias)
 
@@ -183,11 +178,6 @@ def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
     if isinstance(positions, LearnedPositions):
         return _plain(positions.weight)
     return sinusoidal_positions(TABLE_POSITIONS, d_model)
-
-
-def _head_width(model: Transformer) -> int:
-    """Return the common size of keys and values, since CTranslate2 has only one; the smaller is padded with zeros."""
-    return max(model.size.d_k, model.size.d_v)
 
 
 def _widened(weight: Tensor, heads: int, width: int) -> Tensor:

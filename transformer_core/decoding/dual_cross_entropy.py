@@ -55,12 +55,7 @@ def _scores(loaded: Callable[[], list[tuple[TranslationModel, Subword]]], pairs:
     forward, backward = loaded()
     swapped = [Pair(pair.target, pair.source) for pair in pairs]
     both = zip(_cross_entropies(*forward, pairs), _cross_entropies(*backward, swapped), strict=True)
-    return [repr(_score(*entropies)) for entropies in both]
-
-
-def _score(forward: float, backward: float) -> float:
-    both = forward + backward
-    return abs(forward - backward) + both / 2 if both < math.inf else math.inf
+    return [repr(abs(left - right) + (left + right) / 2 if left + right < math.inf else math.inf) for left, right in both]
 
 
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:

@@ -133,23 +133,21 @@ def translated(
     CTranslate2 gets shorter batches for few sentences, and has begun so many chunks `ahead` when the translations of a chunk are waited
     for: it translates them while they are tokenised here, and others detokenised and written. `done` gets numbers of translated sources.
     """
+
+    def begin(chunk: SourceChunk) -> Callable[[], list[list[Hypothesis]]]:
+        if isinstance(engine, Translator) and wanted.glossary:
+            return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
+        if isinstance(engine, Translator):
+            return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
+        threads, most = engine.translator.num_translators, batch_tokens
+        if threads > 1:
+            most = min(most, max(_SHORTEST_BATCH, sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)))
+        return engine.begin(chunk.sources, wanted.search, most, wanted.scored, done)
+
     waiting: deque[Callable[[], list[list[Hypothesis]]]] = deque()
     for chunk in chunks:
-        waiting.append(_begin(engine, chunk, wanted, batch_tokens, done))
+        waiting.append(begin(chunk))
         if len(waiting) > (0 if isinstance(engine, Translator) else ahead):
             yield waiting.popleft()()
     for translations in waiting:
         yield translations()
-
-
-def _begin(
-    engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
-) -> Callable[[], list[list[Hypothesis]]]:
-    if isinstance(engine, Translator) and wanted.glossary:
-        return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
-    if isinstance(engine, Translator):
-        return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
-    if (threads := engine.translator.num_translators) > 1:
-        share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)
-        batch_tokens = min(batch_tokens, max(_SHORTEST_BATCH, share))
-    return engine.begin(chunk.sources, wanted.search, batch_tokens, wanted.scored, done)

@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from transformer_core.corpus.text import is_unspaced, normalise, read_lines
+from transformer_core.corpus.text import is_unspaced, normalise
 from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator
@@ -56,11 +55,6 @@ class Glossary:
         for number, terms in wanted.items():
             results[number] = _ranked(results[number], terms)[: search.beam]
         return results
-
-
-def read_glossary(path: Path) -> Glossary:
-    """Read a file of lines as `glossary_of`."""
-    return glossary_of(read_lines(path), str(path))
 
 
 def glossary_of(lines: Iterable[str], where: str) -> Glossary:

@@ -62,9 +62,7 @@ class LineReader:
         self._subword, self._language, self._most = subword, without_region(language), most
         self._marked = marked
         self._read = 0
-        self._unknown: list[int] = []
-        self._long: list[int] = []
-        self._cut: list[int] = []
+        self._unknown, self._long, self._cut = set[int](), set[int](), set[int]()
         self._characters: Counter[str] = Counter()
 
     def read(self, text: str) -> Line:
@@ -72,7 +70,7 @@ class LineReader:
         self._read += 1
         tokens, strings = self._encoded(text)
         if UNK in tokens:
-            self._unknown.append(self._read)
+            self._unknown.add(self._read)
             self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(self._marked(text)), strings))))
         if len(tokens) - 1 <= self._most and "\n" not in text:
             return Line([tokens], [False], [strings])
@@ -93,14 +91,14 @@ class LineReader:
             fault = f"lines with unknown characters, which are left out: {self._places(self._unknown)}: {shown}{further}"
             yield f"{fault}. Replace them, or train with bpe.byte_fallback: true."
 
-    def _places(self, lines: list[int]) -> str:
-        return f"{len(lines):,} of {self._read:,}, the first is line {lines[0]:,}"
+    def _places(self, lines: set[int]) -> str:
+        return f"{len(lines):,} of {self._read:,}, the first is line {min(lines):,}"
 
     def _parts(self, text: str) -> Iterator[str]:
         if self._fits(text):
             yield text
             return
-        _note(self._long, self._read)
+        self._long.add(self._read)
         for sentence in segment(self._language, text):
             yield from self._pieces(sentence.strip())
 
@@ -108,7 +106,7 @@ class LineReader:
         if self._fits(text) or len(text) < 2:
             yield text
             return
-        _note(self._cut, self._read)
+        self._cut.add(self._read)
         place = _middle(text)
         yield from self._pieces(text[:place].rstrip())
         yield from self._pieces(text[place:].lstrip())
@@ -166,11 +164,6 @@ def _middle(text: str) -> int:
     while place < len(text) - 1 and unicodedata.combining(text[place]):
         place += 1
     return place
-
-
-def _note(lines: list[int], number: int) -> None:
-    if lines[-1:] != [number]:
-        lines.append(number)
 
 
 def _shown(character: str) -> str:

@@ -46,10 +46,6 @@ class Shortlisted:
         self._weight = model.output_weight.detach()[self.ids]
         self._bias = None if model.output_bias is None else model.output_bias.detach()[self.ids]
 
-    def columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of token ids that are on the shortlists."""
-        return torch.searchsorted(self.ids, tokens)
-
     def start(self, source: Tensor, source_mask: Tensor) -> _State:
         state = self._model.start(source, source_mask)
         logits = torch.zeros(self._allowed.shape, dtype=self._model.output_weight.dtype, device=self.ids.device)

@@ -33,8 +33,6 @@ BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 
 @dataclass
 class EnsembleState:
-    """The states of all models of an ensemble."""
-
     states: list[DecoderState]
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
@@ -51,7 +49,6 @@ class Ensemble:
 
     @property
     def device(self) -> torch.device:
-        """The device of the models."""
         return self._models[0].device
 
     @property
@@ -85,12 +82,10 @@ class Hypothesis:
 
     @cached_property
     def text(self) -> str:
-        """The translation as text."""
         return self.made_of if isinstance(self.made_of, str) else self.made_of.decode(self.ids)
 
     @classmethod
     def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":
-        """Return an output as a hypothesis."""
         return cls(subword, finished.score, finished.log_probability, len(finished.tokens), finished.tokens)
 
 
@@ -120,7 +115,6 @@ class Translator:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model."""
         return self.model.device
 
     @classmethod
@@ -187,7 +181,7 @@ class Translator:
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)
-            columns = None if prefix is None else shortlisted.columns(prefix)
+            columns = None if prefix is None else torch.searchsorted(shortlisted.ids, prefix)
             outputs = beam_search(shortlisted, tokens, tokens != PAD, search, columns, most)
             ids = shortlisted.ids.tolist()  # Outputs are columns of the shortlists.
             return [[output._replace(tokens=[ids[column] for column in output.tokens]) for output in finished] for finished in outputs]

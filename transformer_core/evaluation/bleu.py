@@ -82,7 +82,6 @@ def has_ter(*texts: Sequence[str]) -> bool:
 
 
 def references_lack_spaces(references: Sequence[str]) -> bool:
-    """Return whether references have no spaces between words."""
     return lacks_spaces(_sample(references))
 
 

@@ -13,14 +13,6 @@ LAST_BUCKET = 51
 
 
 @dataclass(frozen=True)
-class Example:
-    """A sentence chosen as an example: its index in the test set, and its own score in percent."""
-
-    index: int
-    score: float
-
-
-@dataclass(frozen=True)
 class GroupScore:
     """Main score in percent over the sentences of a test set that share a label, and their number."""
 
@@ -47,11 +39,11 @@ def scores_by_length(scoring: Scoring, sources: Sequence[str], outputs: Sequence
     return groups
 
 
-def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[Example]:
-    """Choose `count` sentences by their scores, from the best to the worst at equal distances; all if there are fewer.
+def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[int]:
+    """Choose `count` sentences by their scores, from the best to the worst at equal distances; all if there are fewer: their indices.
 
     Sentences that are exactly right show nothing, and are not chosen.
     """
     ranking = sorted((index for index, is_right in enumerate(right) if not is_right), key=lambda index: -scores[index])
     places = np.linspace(0, len(ranking) - 1, min(count, len(ranking))).round().astype(int)
-    return [Example(ranking[place], scores[ranking[place]]) for place in places]
+    return [ranking[place] for place in places]

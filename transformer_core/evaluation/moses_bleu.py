@@ -57,9 +57,12 @@ PUBLISHED: dict[Score, Callable[[Sequence[str], Sequence[str], str], tuple[float
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:
-    """Return each sentence's tokens as tokenizer.perl writes them, separated by single spaces, with German compounds split."""
+    """Return each sentence's tokens as tokenizer.perl writes them, separated by single spaces, with German compounds split.
+
+    Each hyphen between two characters is then a token of its own. As in Perl, matches do not overlap: of "a-b-c" the second is none.
+    """
     tokens = _tokenised(sentences, language)
-    return [split_compounds(line) for line in tokens] if language in SPLIT_AT_HYPHENS else tokens
+    return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in tokens] if language in SPLIT_AT_HYPHENS else tokens
 
 
 def multi30k_tokens(sentences: Iterable[str], language: str) -> list[str]:
@@ -68,14 +71,6 @@ def multi30k_tokens(sentences: Iterable[str], language: str) -> list[str]:
 
     normalise = MosesPunctNormalizer(lang=language).normalize
     return _tokenised((normalise(sentence.lower()) for sentence in sentences), language)
-
-
-def split_compounds(line: str) -> str:
-    """Make each hyphen between two characters a token of its own.
-
-    As in Perl, matches do not overlap: "a-b-c" becomes "a ##AT##-##AT## b-c".
-    """
-    return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -23,7 +23,7 @@ def page(template: str, package: str = _PACKAGE, **content: Any) -> str:
 def _environment(package: str) -> Environment:
     templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     templates.loader = ChoiceLoader([PackageLoader(package), PackageLoader(_PACKAGE)])
-    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
+    templates.filters.update(grouped=grouped, duration=duration, setting=setting)
     return templates
 
 
@@ -52,11 +52,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def words(key: str) -> str:
-    """Return a key as words: "control_characters" becomes "control characters"."""
-    return key.replace("_", " ")
 
 
 def setting(value: Any) -> str:

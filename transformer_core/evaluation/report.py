@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.diagnosis import fit, unread_source
-from transformer_core.evaluation.examples import Example, GroupScore
+from transformer_core.evaluation.examples import GroupScore
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
 from transformer_core.evaluation.variety import collapse, in_words
@@ -56,7 +56,7 @@ class Report:
     validation: Sequence[Mapping[str, float]]
     scores: Mapping[str, Scores]  # Scores by split; the headline shows "test".
     by_length: Sequence[GroupScore]  # Main score of the test set by number of words of the source.
-    examples: Sequence[Example]
+    examples: Sequence[int]  # Indices of sentences of the test set.
     sentence_scores: Sequence[float]  # Each sentence's own score in percent.
     right: Sequence[bool]  # Whether each sentence's output is exactly right; its own score cannot tell.
     sources: Sequence[str]  # Lines of the test set; `references` and `hypotheses` correspond line by line.
@@ -93,7 +93,6 @@ def render(report: Report, scoring: Scoring) -> str:
 
 
 def render_sentences(report: Report, scoring: Scoring) -> str:
-    """Return a table of all sentences."""
     lengths = map(length_in_words, report.sources)
     rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, strict=True)
     return page("sentences.html", manifest=report.manifest, scoring=scoring, unit=unit_of_length(report.sources), rows=rows)

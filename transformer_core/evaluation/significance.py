@@ -33,8 +33,6 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
     may be above 100, has no upper limit. For a single sentence both ends are its score. Raises `ValueError`: the two differ in length or
     are empty.
     """
-    if len(hypotheses) != len(references) or not references:
-        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     statistics = statistics_of(metric, hypotheses, references)
     mean, half = estimate_ci(_resampled_scores(scores_of(metric), statistics))
     most = np.inf if isinstance(metric, TER) else 100.0
@@ -44,8 +42,6 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
 
 def compare(score: Score, metric: Metric, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
     """Compare two systems by a metric. Raises `ValueError`: the three differ in length or are empty."""
-    if not len(baseline) == len(candidate) == len(references) > 0:
-        raise ValueError(f"{len(baseline)} and {len(candidate)} hypotheses for {len(references)} references")
     first, second = (statistics_of(metric, outputs, references) for outputs in (baseline, candidate))
     signature = metric.get_signature()
     signature.update("seed", str(SEED))
@@ -83,7 +79,9 @@ def p_value(first: Counts, second: Counts, scores: ScoreOf, trials: int = TRIALS
 
 
 def statistics_of(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.float32]:
-    """Return the counts that a metric sums over lines, (lines, counts)."""
+    """Return the counts that a metric sums over lines, (lines, counts). Raises `ValueError`: the two differ in length or are empty."""
+    if len(hypotheses) != len(references) or not references:
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     return np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float32)
 
 

@@ -6,7 +6,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress, islice, repeat
@@ -174,7 +174,6 @@ class _DirectionOfPairs:
         self.all = list(dict.fromkeys(self._directions))
 
     def of(self, number: int) -> Direction:
-        """Return the direction of a pair."""
         return self._directions[bisect_left(self._ends, number)]
 
 
@@ -222,25 +221,19 @@ class _Tally:
     repaired: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
-    def drop(self, rule: str, pair: Pair[str]) -> None:
-        """Count a dropped pair, and keep it as an example."""
-        self.dropped[rule] += 1
-        self.show(rule, pair)
-
-    def show(self, rule: str, pair: tuple[str, str]) -> None:
-        """Keep a pair as an example if there are fewer than `EXAMPLES`."""
+    def drop(self, rule: str, pairs: Iterable[tuple[str, str]], count: int) -> None:
+        """Count dropped pairs, one at least, and keep the first `EXAMPLES` of a rule."""
+        self.dropped[rule] += count
         examples = self.examples.setdefault(rule, [])
-        if len(examples) < EXAMPLES:
+        for pair in islice(pairs, EXAMPLES - len(examples)):
             source, target = (text if len(text) <= _EXAMPLE_CHARACTERS else f"{text[: _EXAMPLE_CHARACTERS - 1]}…" for text in pair)
             examples.append((source, target))
 
     def add(self, other: "_Tally") -> None:
         """Add the counts and examples of later pairs."""
-        self.dropped += other.dropped
         self.repaired += other.repaired
         for rule, pairs in other.examples.items():
-            for pair in pairs:
-                self.show(rule, pair)
+            self.drop(rule, pairs, other.dropped[rule])
 
 
 @dataclass
@@ -290,7 +283,7 @@ class _Work:
                 part.kept[index] = True
                 kept.append(_learnt(pair, self.task, self.paths[1], chunk.first + index))
             else:
-                part.tally.drop(rule, pair)
+                part.tally.drop(rule, [pair], 1)
         part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
         both = [f"{pair.source}\n{pair.target}" for pair in kept]
         part.digests = {rule: digests_of(map(form, both)) for rule, form in repeats(self.settings).items()}
@@ -305,7 +298,7 @@ class _Work:
         except UserError:
             if self.settings.on_invalid_utf8 == "stop":
                 raise
-            tally.drop(INVALID_UTF8, Pair(*(line.decode(errors="replace") for line in pair)))
+            tally.drop(INVALID_UTF8, [Pair(*(line.decode(errors="replace") for line in pair))], 1)
             return None
         return Pair(normalise(source, tally.repaired), normalise(target, tally.repaired))
 
@@ -322,7 +315,6 @@ class _Train:
         self._tally = _Tally()
 
     def add(self, part: _Part) -> None:
-        """Add the next part."""
         for file, text in zip(self._files, part.text, strict=True):
             file.write(text)
         self._tally.add(part.tally)
@@ -370,10 +362,8 @@ class _Train:
         """Drop those of the pairs that are left which a rule has found, and keep some as examples."""
         found &= left
         left &= ~found
-        self._tally.dropped[rule] = int(found.sum())
         if found.any():
-            for pair in islice(compress(read_pairs(*self._all), found), EXAMPLES):
-                self._tally.show(rule, pair)
+            self._tally.drop(rule, compress(read_pairs(*self._all), found), int(found.sum()))
 
     def _of_part(self, part: str | None, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the kept pairs are of a part of the training text, or all. Raises `UserError` (78): it has no such part."""

@@ -169,7 +169,6 @@ def _script(character: str) -> str:
 
 def repeated(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return (items,) whether each item's digest equals an earlier one's."""
-    order = np.argsort(digests, kind="stable")
-    found = np.zeros(len(digests), np.bool_)
-    found[order[1:][digests[order[1:]] == digests[order[:-1]]]] = True
-    return found
+    import pandas as pd  # Here, because the workers do without it.
+
+    return pd.Series(digests).duplicated().to_numpy()

@@ -23,7 +23,6 @@ PACKAGED_ENTRIES = Path(__file__).resolve().with_name("catalogue")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 sum: 64 hexadecimal digits, small letters")]
 
-_LONGEST_NAME = 200
 # The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
 _TEST_NAME = re.compile(rf"{FURTHER_TEST}[\w-]{{1,100}}")
 _ADDRESS = TypeAdapter(HttpUrl)
@@ -31,20 +30,11 @@ _ADDRESS = TypeAdapter(HttpUrl)
 REGISTRY = "models:/"
 
 
-def _check_path(path: str) -> str:
-    """Refuse a path with a part that is too long for a file system, with room for suffixes."""
-    if any(len(part.encode()) > _LONGEST_NAME for part in path.split("/")):
-        raise ValueError("a part is too long")
-    return path
-
-
 def _check_address(url: str) -> str:
     """Refuse an address that cannot be one, or whose last part cannot be the name of a file."""
     _ADDRESS.validate_python(url)
-    name = unquote(urlsplit(url).path)
-    if not (url + name).isprintable():
+    if not (url + unquote(urlsplit(url).path)).isprintable():
         raise ValueError("control characters")
-    _check_path(name)
     return url
 
 
@@ -54,10 +44,6 @@ Column = Annotated[
     BeforeValidator(lambda value: str(value) if type(value) is int else value),
     Field(pattern=r"^0*[^0\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}$", description="a column's number, from 1, or its name"),
 ]
-
-FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
-
-TreePattern = Annotated[Name, AfterValidator(_check_path), Field(description="a file of bracketed trees, or a pattern with * and ?")]
 
 
 class Part(Section):
@@ -71,7 +57,7 @@ class Part(Section):
 class LocalFile(Part):
     """A file; a relative path starts at the entry's folder."""
 
-    path: FilePath
+    path: Name
 
 
 class Address(Part):
@@ -95,7 +81,7 @@ class Translated(Section):
     """
 
     corpus: Name
-    model: FilePath
+    model: Name
     side: Literal["target", "source"]
     beam: Beam = 4
     alpha: Alpha = 0.6
@@ -124,7 +110,7 @@ class Source(Section):
     https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
-    trees: TreePattern | None = None
+    trees: Annotated[Name, Field(description="a file of bracketed trees, or a pattern with * and ?")] | None = None
     translated: Translated | None = None
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None
@@ -202,8 +188,6 @@ def _directions(names: list[str], languages: list[str]) -> list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class FoundEntry:
-    """An entry and its file."""
-
     entry: Entry
     path: Path
 
@@ -267,12 +251,9 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
         where = f"{path}: {entry.key_of(split)}"
         for index, source in enumerate(sources):
             yield from _faults_of_source(entry, source, f"{where}.{index}")
-        if split != "train" and any(source.translated for source in sources):
-            yield configuration_error(f"{where}: translated is allowed in train only", "Scores must be computed on text by people.")
-        if split != "train" and any(source.weight != 1 for source in sources):
-            yield configuration_error(f"{where}: weight is allowed in train only")
-        if split != "train" and any(source.name for source in sources):
-            yield configuration_error(f"{where}: name is allowed in train only")
+        for key in ("translated", "weight", "name") if split != "train" else ():
+            if any(getattr(source, key) != Source.model_fields[key].default for source in sources):
+                yield configuration_error(f"{where}: {key} is allowed in train only")
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
 from transformer_core.errors import UserError, configuration_error, without_logins
-from transformer_core.files import expanded, read_json, repository, sha256_of, write_json
+from transformer_core.files import read_json, repository, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
 _SCRATCH = ".unpacked-"  # Temporary folders, beside the folders that corpora name.
@@ -156,7 +156,7 @@ def mirror_folder(setting: str | None) -> Path | None:
     named = variable or setting
     if not named:
         return None
-    folder = repository() / expanded(named)
+    folder = repository() / os.path.expanduser(named)  # noqa: PTH111  # `Path.expanduser` raises for a user that does not exist.
     if not folder.is_dir():
         origin = f"${MIRROR_VARIABLE}" if variable else "machine.mirror"
         raise configuration_error(f"{origin}: no folder {named}", "Name a folder with CORPUS/FILENAME in it, or remove the setting.")

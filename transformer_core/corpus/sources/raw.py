@@ -10,7 +10,7 @@ from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, read_raw_lines, write_lines
+from transformer_core.corpus.text import PAIR_PARTS, PAIR_WEIGHTS, UNNAMED_PART, Pair, write_lines
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of, write_json
 from transformer_core.tasks import TARGETS
@@ -86,12 +86,10 @@ def _opened(source: Source, reader: SourceReader, teachers: Teachers | None = No
 
 
 def _record(folder: Path, split: str, direction: tuple[str, str], lines: list[_Lines]) -> SplitRecord:
-    files = {}
-    for language in direction:
-        path = folder / f"{split}.{language}"
-        files[language] = SideRecord(sha256=sha256_of(path), lines=sum(1 for _ in read_raw_lines(path)))
+    pairs = sum(pairs for _, _, pairs in lines)
+    files = {language: SideRecord(sha256=sha256_of(folder / f"{split}.{language}"), lines=pairs) for language in direction}
     directions = [(*of_lines, pairs) for of_lines, _, pairs in lines] if direction[1] == TARGETS else []
-    return SplitRecord(pairs=files[direction[0]].lines, files=files, directions=directions)
+    return SplitRecord(pairs=pairs, files=files, directions=directions)
 
 
 def _write_split(

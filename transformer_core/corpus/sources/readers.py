@@ -51,7 +51,6 @@ class SourceReader:
 
     @property
     def direction(self) -> tuple[str, str]:
-        """The source and the target language."""
         return self.source, self.target
 
     def readers_of(self, wanted: Source) -> list["SourceReader"]:

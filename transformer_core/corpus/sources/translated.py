@@ -41,7 +41,6 @@ class TranslatedSource:
 
     @property
     def language(self) -> str:
-        """The language of the text that is translated."""
         return self.reader.source if self.wanted.side == "target" else self.reader.target
 
     @cached_property
@@ -77,7 +76,6 @@ class TranslatedSource:
         return texts + (_files_of(self.model) or [self.model] if self.model else [])
 
     def local_origins(self) -> list[Origin]:
-        """Return the origins of the local files."""
         local = [source for source in self.sources if self.text.local_files(source)]
         texts = [origin for source in local for origin in self.text.open(source).origins]
         return texts + ([self._origin(self.model)] if self.model else [])

@@ -1,6 +1,6 @@
 """The pairs of each update: a pure function of corpus, seed, epoch and the two token budgets, the same on every machine."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +84,7 @@ class BatchPlan:
         if any(update - done < end <= update for end in ends):  # The cursor is at the end of a stage, within an epoch of it.
             epoch, done = epoch + 1, 0
         while True:
-            updates = self.epoch(epoch, self._mix.stage_after(update) if self._mix else 0)
+            updates = self.epoch(epoch, bisect_right(ends, update))
             for number in range(done, len(updates)):
                 update += 1
                 yield updates[number], Cursor(epoch, number + 1)

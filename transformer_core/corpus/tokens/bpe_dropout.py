@@ -27,7 +27,7 @@ class BpeDropout:
     def __init__(self, subword: Subword, split: BinarizedSplit, settings: Train) -> None:
         self._split, self._settings, self._longest = split, settings, split.longest
         self._pieces, self._costs = subword.pieces, subword.merge_costs
-        self._subword, self._ids = subword, {piece: token for token, piece in enumerate(self._pieces)}
+        self._subword, self._ids = subword, subword.ids
         # Special tokens and a user's symbols never merge; here each is a word of its own.
         self._alone = np.array([not {piece, *piece} <= self._costs.keys() for piece in self._pieces])
         self._initial = self._alone | [piece.startswith(SPACE_MARK) for piece in self._pieces]

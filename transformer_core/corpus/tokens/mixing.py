@@ -1,6 +1,5 @@
 """Mixes: in each stage of a training, an epoch draws pairs of the corpus' parts in proportion to weights (`train.mix`)."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,10 +24,6 @@ class Mix:
     part_of: NDArray[np.uint16]
     ends: Sequence[int]
     weights: Sequence[Sequence[float]]
-
-    def stage_after(self, update: int) -> int:
-        """Return the stage of the update that follows `update`."""
-        return bisect_right(self.ends, update)
 
     def drawn(self, stage: int, random: np.random.Generator) -> NDArray[np.int64]:
         """Draw the pairs of an epoch: as many as the parts with a weight have.

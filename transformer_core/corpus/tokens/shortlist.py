@@ -49,7 +49,6 @@ class Shortlist:
         return np.unique(np.concatenate([self.frequent, np.asarray(source, np.int64), np.asarray(prefix, np.int64), *parts]))
 
     def save(self, file: Path) -> None:
-        """Write the file."""
         save_file({"starts": self.starts, "targets": self.targets, "frequent": self.frequent}, file)
 
     @classmethod

@@ -62,15 +62,12 @@ class Subword:
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             target = sentencepiece.SentencePieceProcessor(model_proto=_target_of(model)) if model.startswith(_TARGET_TAG) else None
+            subword = cls(processor, hashlib.sha256(model).hexdigest(), target)
+            processor.decode([*range(len(subword.pieces))])  # All are valid UTF-8.
+            if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
+                raise ValueError
         except (RuntimeError, ValueError):
-            raise _no_model(path, remedy) from None
-        if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
-            raise _no_model(path, remedy)
-        subword = cls(processor, hashlib.sha256(model).hexdigest(), target)
-        try:
-            processor.decode([*range(len(subword.pieces))])
-        except UnicodeDecodeError:
-            raise UserError(f"{path}: a piece is not valid UTF-8", remedy) from None
+            raise UserError(f"{path}: not a SentencePiece model in UTF-8 with pad, unk, bos, eos at 0, 1, 2, 3", remedy) from None
         return subword
 
     @cached_property
@@ -106,10 +103,10 @@ class Subword:
         if self.target is None:
             encoded: list[list[int]] = self.processor.encode(texts, add_eos=True, num_threads=1)
             return encoded
-        return [[*(self._tokens.get(piece, UNK) for piece in pieces), EOS] for pieces in self.processor.encode(texts, out_type=str)]
+        return [[*(self.ids.get(piece, UNK) for piece in pieces), EOS] for pieces in self.processor.encode(texts, out_type=str)]
 
     @cached_property
-    def _tokens(self) -> dict[str, int]:
+    def ids(self) -> dict[str, int]:
         return {piece: token for token, piece in enumerate(self.pieces)}
 
     def unknown_characters(self, text: str) -> set[str]:
@@ -309,10 +306,6 @@ def _proto(model: bytes) -> Any:
     proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is made when the module is imported.
     proto.ParseFromString(model)
     return proto
-
-
-def _no_model(path: Path, remedy: str) -> UserError:
-    return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", remedy)
 
 
 def _prepared(text: str) -> str:
