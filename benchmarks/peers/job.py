@@ -13,7 +13,7 @@ import torch
 
 from transformer_core.presets import TransformerSize
 
-_JOB = "job.pickle"
+JOB = "job.pickle"
 Updates = list[list[list[int]]]
 
 
@@ -39,14 +39,10 @@ class Job:
     threads: int
     attention: str
 
-    def write(self, folder: Path) -> None:
-        """Write the job into a folder."""
-        (folder / _JOB).write_bytes(pickle.dumps(self))
-
 
 def read_job(folder: Path) -> Job:
     """Return the job in a folder, which the benchmark itself has written."""
-    job: Job = pickle.loads((folder / _JOB).read_bytes())
+    job: Job = pickle.loads((folder / JOB).read_bytes())
     return job
 
 

@@ -93,8 +93,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map (B, S, inputs) to (B, S, channels); padding (False in the mask, (B, S, 1)) and positions beyond the ends are read as zero."""
         read = functional.pad(self.dropout(x) * mask, (0, 0, self._side, self._side))
-        out: Tensor = (self.convolution(read) + self.residual(x)) * _HALF
-        return out
+        return (self.convolution(read) + self.residual(x)) * _HALF
 
 
 class Attention(nn.Module):
@@ -117,8 +116,7 @@ class Attention(nn.Module):
         grouped = query.reshape(len(state.keys), -1, query.shape[-1])
         energies = (grouped @ state.keys.transpose(1, 2)).masked_fill(~state.mask[:, None], -torch.inf)
         lengths = state.mask.sum(dim=1, keepdim=True)[:, :, None].to(query.dtype)
-        attended: Tensor = self.context(((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape))
-        return attended
+        return self.context(((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape))
 
 
 class DecoderLayer(nn.Module):

@@ -23,7 +23,7 @@ class RecurrentState:
     """State of decoding of B sentences with K hypotheses each."""
 
     memory: Tensor  # (B, S, D), the encoder's states; for a Cho decoder (B, 1, D), its context vector.
-    keys: Tensor  # (B, S, D), the projected memory that attention scores; for a Cho decoder the memory.
+    keys: Tensor  # (B, S, D), the memory that attention scores, projected for an additive one.
     mask: Tensor  # (B, S), True at real source tokens.
     hidden: list[Hidden]  # For each layer its output and, for an LSTM, its cell: (B*K, D).
     # (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
@@ -47,23 +47,13 @@ class AdditiveAttention(nn.Module):
         self.of_memory = nn.Linear(d_model, d_model, bias=False)
         self.energy = nn.Linear(d_model, 1, bias=False)
 
-    def keys(self, memory: Tensor) -> Tensor:
-        """Project the memory, once per sentence: (B, S, D) to (B, S, D)."""
-        keys: Tensor = self.of_memory(memory)
-        return keys
-
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
         """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
-        energies: Tensor = self.energy(torch.tanh(self.of_state(state)[:, :, None] + keys[:, None]))
-        return energies.squeeze(-1)
+        return self.energy(torch.tanh(self.of_state(state)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
 class DotAttention(nn.Module):
     """state . memory (Luong et al. 2015, section 3.1)."""
-
-    def keys(self, memory: Tensor) -> Tensor:
-        """Return the memory itself, (B, S, D)."""
-        return memory
 
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
         """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
@@ -120,7 +110,7 @@ class Recurrent(TranslationModel):
             directions = 2 if self.size.bidirectional else 1
             parts = [part.unflatten(0, (self.size.layers, directions)) for part in (last if isinstance(last, tuple) else (last,))]
             hidden = [tuple(torch.cat(part[layer].unbind(), dim=1) for part in parts) for layer in range(self.size.layers)]
-            keys = memory if self.attention is None else self.attention.keys(memory)
+            keys = self.attention.of_memory(memory) if isinstance(self.attention, AdditiveAttention) else memory
             return self._initial(RecurrentState(memory, keys, source_mask, hidden))
 
     def decode(self, tokens: Tensor, state: RecurrentState) -> Tensor:

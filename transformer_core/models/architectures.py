@@ -85,18 +85,15 @@ def flops_a_token(model: TranslationModel) -> tuple[int, int]:
 
 def _saved_bytes(model: TranslationModel, sentences: Tensor) -> int:
     """Return the bytes of tensors that a forward pass saves for the backward pass, including weights and their copies."""
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []  # Kept alive, so that no later tensor gets the same address.
+    kept: dict[int, torch.UntypedStorage] = {}  # Alive, so that no later tensor gets the same address.
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        alive.append(tensor)
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
         model(sentences, sentences > 0, sentences)
-    return sum(kept.values())
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def _part(name: str) -> str:

@@ -1,7 +1,7 @@
 """A rank's micro-batches as tensors, padded or packed, prepared ahead in a thread."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -34,8 +34,7 @@ class Batch(NamedTuple):
 
     def decoded(self, model: TranslationModel) -> Tensor:
         """Return the model's output at the real target positions, (n, D)."""
-        decoded: Tensor = model(self.source, self.source_mask, self.shifted)
-        return decoded.flatten(0, 1).index_select(0, self.target_positions)
+        return model(self.source, self.source_mask, self.shifted).flatten(0, 1).index_select(0, self.target_positions)
 
 
 MakeBatch = Callable[[Pairs], Batch | PackedBatch]
@@ -154,21 +153,12 @@ def _power_of_two(number: int) -> int:
 
 
 def shares(
-    plan: BatchPlan,
-    split: BinarizedSplit,
-    rank: Rank,
-    cursor: Cursor,
-    make_batch: MakeBatch,
-    bpe_dropout: BpeDropout | None = None,
-    done: int = 0,
+    updates: Iterator[tuple[GlobalBatch, Cursor]], split: BinarizedSplit, rank: Rank, make_batch: MakeBatch, bpe_dropout: BpeDropout | None
 ) -> Generator[RankBatch]:
-    """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
-
-    `done` is the number of updates before.
+    """Yield this rank's shares of updates, each given with the cursor after it; a few are prepared ahead, in pinned memory for a GPU.
 
     With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
     """
-    updates = plan.updates_from(cursor, done)
     mine = slice(rank.index, None, rank.world_size)
 
     def make() -> RankBatch:
