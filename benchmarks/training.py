@@ -21,6 +21,7 @@ Memory is the peak of the resident set, summed over a contender's processes, or 
 """
 
 import argparse
+import json
 import pickle
 import subprocess
 import sys
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from common import SEED, SETTINGS, Setting, command_line, random_pairs, report
 from numpy.typing import NDArray
-from peers.job import JOB, Job, take_reports
+from peers.job import JOB, Job
 
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
@@ -66,20 +67,15 @@ PEERS = (
 
 def main() -> None:
     """Run all settings, print the table."""
-    options = arguments()
+    parser = command_line(__doc__)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["gpu-base", "gpu-big"] if ON_GPU else ["small", "base"])
+    parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
+    options = parser.parse_args()
     runs = []
     for name in options.settings:
         with TemporaryDirectory() as folder:
             runs += [{"model": name, **run} for run in measured(SETTINGS[name], options, Path(folder))]
     report(runs, ["model", "contender", "ran as", "parameters"], options.out)
-
-
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = command_line(__doc__)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["gpu-base", "gpu-big"] if ON_GPU else ["small", "base"])
-    parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
-    return parser.parse_args()
 
 
 def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -130,7 +126,10 @@ def run_contender(
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise SystemExit(f"{done.stdout}{contender.name} ended with exit code {done.returncode}, its output is above")
-    reports = take_reports(folder)
+    reports = []
+    for file in folder.glob("report-*.json"):
+        reports.append(json.loads(file.read_text(encoding="utf-8")))
+        file.unlink()
     tokens = [int(side.lengths[np.concatenate(updates)].sum()) for side in (split.source, split.target)]
     if any(report["target_tokens"] != tokens[1] for report in reports):
         raise SystemExit(f"{contender.name} counted {reports[0]['target_tokens']} target tokens, not {tokens[1]}")

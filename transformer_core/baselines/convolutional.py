@@ -60,11 +60,6 @@ class _LayerSize(NamedTuple):
     kernel: int
 
 
-def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
-    layers = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
-    return [_LayerSize(before, *layer) for (before, _), layer in zip(layers[:1] + layers[:-1], layers, strict=True)]
-
-
 class GatedConvolution(nn.Module):
     """GLU of a convolution over `kernel` positions (3.2), with weight normalisation (3.5)."""
 
@@ -150,7 +145,9 @@ class Convolutional(TranslationModel):
         super().__init__(size, vocab_size)
         self.size = size
         self.positions = SinusoidalPositions(size.d_model)
-        self._layers = layers = _layer_sizes(size)
+        outputs = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
+        layers = [_LayerSize(before, *output) for (before, _), output in zip(outputs[:1] + outputs[:-1], outputs, strict=True)]
+        self._layers = layers
         first, last = layers[0].inputs, layers[-1].channels
         self.encoder_input = _projection(size.d_model, first)
         self.encoder = nn.ModuleList(EncoderLayer(layer, size.dropout) for layer in layers)

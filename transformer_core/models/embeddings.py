@@ -71,13 +71,9 @@ class LearnedPositions(nn.Module):
 
 
 class WordSums(nn.Module):
-    """Sums of the embeddings of each word's tokens: a parser then has one encoder position for each word.
+    """Sums of the embeddings of each word's tokens: a parser then has one encoder position for each word."""
 
-    Attributes:
-        begins: (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
-    """
-
-    begins: Tensor
+    begins: Tensor  # (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()

@@ -16,17 +16,11 @@ _OPENING, _END = " (", " end"  # Kinds of symbols, which no symbol equals, since
 
 @dataclass(frozen=True)
 class _Begun:
-    """A tree as far as it is written.
+    """A tree as far as it is written."""
 
-    Attributes:
-        words: number of words that are not in it yet.
-        labels: labels of the open constituents, the innermost last.
-        opened: brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
-    """
-
-    words: int
-    labels: tuple[str, ...] = ()
-    opened: int = 0
+    words: int  # Number of words that are not in it yet.
+    labels: tuple[str, ...] = ()  # Of the open constituents, the innermost last.
+    opened: int = 0  # Brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
 
     def after(self, symbol: str) -> "_Begun":
         """Return the tree with one more symbol; other text changes nothing."""

@@ -261,29 +261,26 @@ class Trainer:
         """Validate the model and write its weights as a checkpoint, each if due. Raises `Interrupted`: stopped meanwhile, state saved."""
         update = self.progress.update
         if update > 0 and update not in self.progress.scores and self._is_due(self.settings.validate_every):
-            self._score()
+            began = time.monotonic()
+            scores = self.validate()
+            self.model.train()
+            if scores is None:
+                self._stop()
+            self.progress.scores[update] = scores[self.settings.best_by]
+            self.observer.on_validation(update, self._seconds(), scores)
+            self._window_began += time.monotonic() - began
         ended = self._ended()
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
-        if not (ended or self.progress.update % self.settings.save_every == 0):
+        if not (ended or update % self.settings.save_every == 0):
             return
         self._check_equal_weights()
         if self.rank.index == 0:
             # A training that goes on with more updates may have no validation at this one: it displaces none of the best.
-            every, last = self.settings.validate_every, self.progress.update
-            lasting = {update: score for update, score in self.progress.scores.items() if update < last or last % every == 0}
+            every = self.settings.validate_every
+            lasting = {scored: score for scored, score in self.progress.scores.items() if scored < update or update % every == 0}
             best = best_updates(lasting, self.settings.best_by, self.settings.keep_best)
-            self.directory.save_checkpoint(self.progress.update, self.model.state_dict(), best)
-
-    def _score(self) -> None:
-        began = time.monotonic()
-        scores = self.validate()
-        self.model.train()
-        if scores is None:
-            self._stop()
-        self.progress.scores[self.progress.update] = scores[self.settings.best_by]
-        self.observer.on_validation(self.progress.update, self._seconds(), scores)
-        self._window_began += time.monotonic() - began
+            self.directory.save_checkpoint(update, self.model.state_dict(), best)
 
     # States.
 
