@@ -23,22 +23,15 @@ TARGET_PER_SOURCE, RATIO_SPREAD = 1.1, 0.15
 
 @dataclass(frozen=True)
 class Setting:
-    """A model and the updates to train it with.
-
-    Attributes:
-        updates: number of updates that are timed.
-        source_length: mean tokens of a source sentence, end token included.
-        spread: standard deviation of the logarithm of lengths.
-        microbatches: numbers of micro-batches of an update; each contender gets the one that is fastest for it.
-    """
+    """A model and the updates to train it with."""
 
     preset: str
     vocab_size: int
     tokens_per_update: int
-    updates: int
-    source_length: float
-    spread: float
-    microbatches: tuple[int, ...] = (1, 2, 4)
+    updates: int  # Number of updates that are timed.
+    source_length: float  # Mean tokens of a source sentence, end token included.
+    spread: float  # Standard deviation of the logarithm of lengths.
+    microbatches: tuple[int, ...] = (1, 2, 4)  # Numbers of micro-batches of an update; each contender gets the one that is fastest for it.
 
     @property
     def size(self) -> TransformerSize:
@@ -77,16 +70,12 @@ def random_pairs(setting: Setting, count: int) -> Iterator[tuple[list[int], list
         yield [*source.tolist(), EOS], [*target.tolist(), EOS]
 
 
-def machine() -> str:
-    """Return the device and the libraries in words."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cpu_name()}, {cores()} cores"
-    return f"{device}; torch {torch.__version__}, transformers {version('transformers')}"
-
-
 def report(runs: Sequence[dict[str, Any]], keys: list[str], out: Path | None) -> None:
     """Print the median, the least and the greatest value of each figure over the runs with the same keys; write them as CSV."""
     table = pd.DataFrame(runs).groupby(keys, sort=False).agg(["median", "min", "max"])
     table.columns = pd.Index([name if which == "median" else f"{name} {which}" for name, which in table.columns])
-    print(f"{machine()}\n{table.round(2).reset_index().to_string(index=False)}")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cpu_name()}, {cores()} cores"
+    print(f"{device}; torch {torch.__version__}, transformers {version('transformers')}")
+    print(table.round(2).reset_index().to_string(index=False))
     if out:
         table.to_csv(out)

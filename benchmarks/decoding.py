@@ -39,7 +39,8 @@ from transformer_core.processes import cores
 
 SEARCH = Search(beam=4, alpha=0.6, penalty="power", max_extra=50)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-Translate = Callable[[Sequence[list[int]], int], list[tuple[str, int]]]  # Sources and source tokens of a batch; texts and their tokens.
+Outputs = list[tuple[str, int]]  # Texts and their tokens.
+Translate = Callable[[Sequence[list[int]], int], Outputs]  # Of sources, and source tokens of a batch.
 
 
 def _ours(engine: Translator | CTranslate2Engine) -> Translate:
@@ -68,9 +69,11 @@ def main() -> None:
         batches = {name: fastest(name, translate, sources, options.batches) for name, translate in engines.items()}
         runs = []
         for _ in range(options.rounds):
-            compared: list[tuple[str, int]] = []
+            first: Outputs = []
             for name, translate in engines.items():
-                runs.append(run(name, translate, sources, batches[name], options.alone, compared))
+                figures, outputs = run(name, translate, sources, batches[name], options.alone)
+                first = first or outputs
+                runs.append({**figures, "outputs as the first's, %": 100 * sum(map(tuple.__eq__, first, outputs)) / len(outputs)})
     report(runs, ["engine", "batch"], options.out)
 
 
@@ -99,29 +102,21 @@ def encoded(options: argparse.Namespace, directory: Path) -> list[list[int]]:
 def fastest(name: str, translate: Translate, sources: list[list[int]], batches: list[int]) -> int:
     """Return the batch size with which an engine is fastest."""
     translate(sources[:4], batches[0])  # Fills caches and has kernels generated.
-    return max(batches, key=lambda batch: run(name, translate, sources, batch, 0, [])["target tok/s"])
+    return max(batches, key=lambda batch: run(name, translate, sources, batch, 0)[0]["target tok/s"])
 
 
-def run(
-    name: str, translate: Translate, sources: list[list[int]], batch: int, alone: int, compared: list[tuple[str, int]]
-) -> dict[str, Any]:
-    """Translate all sentences together and the first `alone` one by one; `compared` gets the outputs if it is empty."""
+def run(name: str, translate: Translate, sources: list[list[int]], batch: int, alone: int) -> tuple[dict[str, Any], Outputs]:
+    """Translate all sentences together and the first `alone` one by one; return the figures, and the outputs of all."""
     began = time.perf_counter()
     outputs = translate(sources, batch)
     together = time.perf_counter()
     for source in sources[:alone]:
         translate([source], batch)
     ended = time.perf_counter()
-    compared += [] if compared else outputs
     rate = sum(tokens for _, tokens in outputs) / (together - began)
     print(f"{name}, {batch:,} tokens a batch: {rate:,.0f} target tok/s", file=sys.stderr, flush=True)
-    return {
-        "engine": name,
-        "batch": batch,
-        "target tok/s": rate,
-        "ms a sentence alone": 1_000 * (ended - together) / max(1, alone),
-        "outputs as the first's, %": 100 * sum(map(tuple.__eq__, compared, outputs)) / len(outputs),
-    }
+    figures = {"engine": name, "batch": batch, "target tok/s": rate, "ms a sentence alone": 1_000 * (ended - together) / max(1, alone)}
+    return figures, outputs
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ Memory is the peak of the resident set, summed over a contender's processes, or 
 """
 
 import argparse
+import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,7 +35,7 @@ import numpy as np
 import torch
 from common import SEED, SETTINGS, Setting, command_line, random_pairs, report
 from numpy.typing import NDArray
-from peers.job import Job, take_reports
+from peers.job import JOB, Job
 
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
@@ -55,15 +57,8 @@ class Contender:
     attentions: tuple[str, ...] = ("own",)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The choices of a contender: micro-batches of an update, attention."""
-
-    microbatches: int
-    attention: str
-
-
 OURS = Contender("ours", "peers.ours")
+Choice = tuple[int, str]  # Micro-batches of an update, attention.
 PEERS = (
     Contender("Hugging Face", "peers.hugging_face", ("sdpa",) if ON_GPU else ("sdpa", "eager")),
     Contender("torch.nn.Transformer, compiled", "peers.plain_torch"),
@@ -72,20 +67,15 @@ PEERS = (
 
 def main() -> None:
     """Run all settings, print the table."""
-    options = arguments()
+    parser = command_line(__doc__)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["gpu-base", "gpu-big"] if ON_GPU else ["small", "base"])
+    parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
+    options = parser.parse_args()
     runs = []
     for name in options.settings:
         with TemporaryDirectory() as folder:
             runs += [{"model": name, **run} for run in measured(SETTINGS[name], options, Path(folder))]
     report(runs, ["model", "contender", "ran as", "parameters"], options.out)
-
-
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = command_line(__doc__)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["gpu-base", "gpu-big"] if ON_GPU else ["small", "base"])
-    parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
-    return parser.parse_args()
 
 
 def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -95,13 +85,13 @@ def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Ite
     chosen: dict[Contender, Choice] = {}
 
     def run(contender: Contender, choice: Choice, updates: int) -> dict[str, Any]:
-        ours = chosen.get(OURS, choice)  # Our plan makes everyone's updates.
-        own = run_contender(contender, choice, setting, split, plan(setting, split, ours.microbatches)[:updates], folder)
+        ours, _ = chosen.get(OURS, choice)  # Our plan makes everyone's updates.
+        own = run_contender(contender, choice, setting, split, plan(setting, split, ours)[:updates], folder)
         print(f"{setting.preset}, {contender.name}, {own['ran as']}: {own['target tok/s']:,.0f} target tok/s", file=sys.stderr, flush=True)
         return own
 
     for contender in (OURS, *PEERS):
-        choices = [Choice(count, attention) for attention in contender.attentions for count in setting.microbatches]
+        choices = [(count, attention) for attention in contender.attentions for count in setting.microbatches]
         rates = [run(contender, choice, max(2, timed // 4))["target tok/s"] for choice in choices if len(choices) > 1]
         chosen[contender] = choices[int(np.argmax(rates or [0]))]
     for _ in range(options.rounds):
@@ -118,44 +108,43 @@ def run_contender(
     contender: Contender, choice: Choice, setting: Setting, split: BinarizedSplit, updates: Sequence[NDArray[np.int64]], folder: Path
 ) -> dict[str, Any]:
     """Run a contender once on the pairs of each update: the time of its slowest process and the memory of all."""
-    processes = default_devices(choice.microbatches) if contender == OURS else 1
-    job = job_of(setting, split, updates, choice, default_threads(processes))
-    job.write(folder)
+    microbatches, attention = choice
+    processes = default_devices(microbatches) if contender == OURS else 1
+    job = Job(
+        size=setting.size,
+        vocab_size=setting.vocab_size,
+        tokens_per_update=setting.tokens_per_update,
+        tokens_per_microbatch=setting.tokens_per_update // microbatches,
+        seed=SEED,
+        updates=[cut(split, pairs, microbatches) for pairs in updates],
+        threads=default_threads(processes),
+        attention=attention,
+    )
+    (folder / JOB).write_bytes(pickle.dumps(job))
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [sys.executable, *torchrun, "-m", contender.module, str(folder)]
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise SystemExit(f"{done.stdout}{contender.name} ended with exit code {done.returncode}, its output is above")
-    reports = take_reports(folder)
+    reports = []
+    for file in folder.glob("report-*.json"):
+        reports.append(json.loads(file.read_text(encoding="utf-8")))
+        file.unlink()
     tokens = [int(side.lengths[np.concatenate(updates)].sum()) for side in (split.source, split.target)]
     if any(report["target_tokens"] != tokens[1] for report in reports):
         raise SystemExit(f"{contender.name} counted {reports[0]['target_tokens']} target tokens, not {tokens[1]}")
     with torch.device("meta"):
         flops = flops_a_token(build(setting.size, setting.vocab_size))
     seconds = max(report["seconds"] for report in reports)
-    attention = "" if choice.attention == "own" else f", {choice.attention} attention"
+    with_attention = "" if attention == "own" else f", {attention} attention"
     return {
         "contender": contender.name,
-        "ran as": f"{processes} x {job.threads}, {reports[0]['precision']}, micro-batches {choice.microbatches}{attention}",
+        "ran as": f"{processes} x {job.threads}, {reports[0]['precision']}, micro-batches {microbatches}{with_attention}",
         "parameters": reports[0]["parameters"],
         "target tok/s": tokens[1] / seconds,
         "flops a second": sum(each * count for each, count in zip(flops, tokens, strict=True)) / seconds,
         "peak memory, GB": sum(report["peak_bytes"] for report in reports) / 1e9,
     }
-
-
-def job_of(setting: Setting, split: BinarizedSplit, updates: Sequence[NDArray[np.int64]], choice: Choice, threads: int) -> Job:
-    """Return the job of training on the pairs of each update."""
-    return Job(
-        size=setting.size,
-        vocab_size=setting.vocab_size,
-        tokens_per_update=setting.tokens_per_update,
-        tokens_per_microbatch=setting.tokens_per_update // choice.microbatches,
-        seed=SEED,
-        updates=[cut(split, pairs, choice.microbatches) for pairs in updates],
-        threads=threads,
-        attention=choice.attention,
-    )
 
 
 def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit:

@@ -39,13 +39,10 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
         model.embedding.weight[:, -_FOR_THE_SHIFT:] = 0
         position, token = _positions(size), _shares(size)
         attention = last.cross_attention
-        for projection, weight in (
-            (attention.query, position.repeat(size.heads, 1)),
-            (attention.key, position.repeat(size.heads, 1)),
-            (attention.value, token),
-            (attention.output, token.T * _GAIN),
-        ):
-            projection.weight.copy_(weight)
+        attention.query.weight.copy_(position.repeat(size.heads, 1))
+        attention.key.weight.copy_(position.repeat(size.heads, 1))
+        attention.value.weight.copy_(token)
+        attention.output.weight.copy_(token.T * _GAIN)
     directory.parent.mkdir(parents=True, exist_ok=True)
     subword = directory.parent / "spm.model"
     subword.write_bytes(_vocabulary(vocab_size))

@@ -51,8 +51,7 @@ class Marian(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Map a batch to logits (B, T, V)."""
         mask = batch.source_mask.long()
-        logits: Tensor = self.model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
-        return logits
+        return self.model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
 
 
 def decoder(directory: Path, search: Search, device: torch.device) -> Callable[[Sequence[list[int]], int], list[tuple[str, int]]]:

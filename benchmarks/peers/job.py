@@ -7,47 +7,33 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from transformer_core.presets import TransformerSize
 
-_JOB = "job.pickle"
+JOB = "job.pickle"
 Updates = list[list[list[int]]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model and the updates to train it with; the pairs are beside it in the folder, as a binarized split called `train`.
-
-    Attributes:
-        tokens_per_update: most source tokens, and most target tokens, of an update.
-        tokens_per_microbatch: most rows times longest side of one of our micro-batches.
-        seed: of our batch plan.
-        updates: pair numbers by update and micro-batch.
-        threads: of each process.
-        attention: the implementation, for a contender that has several.
-    """
+    """A model and the updates to train it with; the pairs are beside it in the folder, as a binarized split called `train`."""
 
     size: TransformerSize
     vocab_size: int
-    tokens_per_update: int
-    tokens_per_microbatch: int
-    seed: int
-    updates: Updates
-    threads: int
-    attention: str
-
-    def write(self, folder: Path) -> None:
-        """Write the job into a folder."""
-        (folder / _JOB).write_bytes(pickle.dumps(self))
+    tokens_per_update: int  # Most source tokens, and most target tokens, of an update.
+    tokens_per_microbatch: int  # Most rows times longest side of one of our micro-batches.
+    seed: int  # Of our batch plan.
+    updates: Updates  # Pair numbers by update and micro-batch.
+    threads: int  # Of each process.
+    attention: str  # The implementation, for a contender that has several.
 
 
 def read_job(folder: Path) -> Job:
     """Return the job in a folder, which the benchmark itself has written."""
-    job: Job = pickle.loads((folder / _JOB).read_bytes())
-    return job
+    return pickle.loads((folder / JOB).read_bytes())
 
 
 class Training(NamedTuple):
@@ -74,12 +60,3 @@ def train_and_report(folder: Path, model: torch.nn.Module, train: Callable[[], T
         "precision": precision,
     }
     (folder / f"report-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
-
-
-def take_reports(folder: Path) -> list[dict[str, Any]]:
-    """Read the reports in a folder and remove them."""
-    files = sorted(folder.glob("report-*.json"))
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for file in files:
-        file.unlink()
-    return reports

@@ -64,8 +64,7 @@ class PlainTransformer(nn.Module):
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         scaled = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
-        embedded: Tensor = self.dropout(scaled + self.positions[: tokens.shape[1]])
-        return embedded
+        return self.dropout(scaled + self.positions[: tokens.shape[1]])
 
 
 def run(make: Callable[[Job], nn.Module]) -> None:
@@ -92,18 +91,16 @@ def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: to
     for microbatches in updates:
         tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
         for pairs in microbatches:
-            (_summed_loss(model, on_device(make_batch(split.pairs(np.array(pairs))), device), device) / tokens_of_update).backward()
+            batch = on_device(make_batch(split.pairs(np.array(pairs))), device)
+            target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
+            with autocast(device, "auto"):
+                logits = model(batch).flatten(0, 1)
+                loss = functional.cross_entropy(logits, target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
+            (loss / tokens_of_update).backward()
         optimizer.step()
         optimizer.zero_grad()
         tokens += tokens_of_update
     return Training(now(device) - began, tokens)
-
-
-def _summed_loss(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
-    target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
-    with autocast(device, "auto"):
-        logits = model(batch).flatten(0, 1)
-        return functional.cross_entropy(logits, target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
 
 
 if __name__ == "__main__":

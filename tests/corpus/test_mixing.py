@@ -84,7 +84,7 @@ def test_two_ranks_share_the_batches_of_one_after_a_resume_at_the_end_of_a_stage
 
     def sources(index: int, count: int) -> list[dict[int, torch.Tensor]]:
         rank = Rank(index, count, torch.device("cpu"))
-        with closing(shares(plan_of(split), split, rank, before, make_batch, done=7)) as coming:
+        with closing(shares(plan_of(split).updates_from(before, 7), split, rank, make_batch, None)) as coming:
             found = [share.microbatches for share in islice(coming, 20)]
         return [{place: batch.source for place, batch in batches.items() if isinstance(batch, Batch)} for batches in found]
 

@@ -197,7 +197,7 @@ def _repair_trees(data: bytes, folder: Path) -> None:
     gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
     score(outputs, [gold] * len(outputs))
     for output in outputs:
-        assert leaves(repaired(output, leaves(read_tree(gold))).tree) == leaves(read_tree(gold))
+        assert leaves(repaired(output, leaves(read_tree(gold)))[0]) == leaves(read_tree(gold))
 
 
 def _state(path: Path, read: Callable[[Path], object]) -> Read:

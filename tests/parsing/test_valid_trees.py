@@ -27,6 +27,6 @@ def test_a_model_that_has_learnt_nothing_writes_valid_trees_over_all_words(tmp_p
         for output in outputs:
             assert output.text.split().count(WORD_SYMBOL) == len(gold)
             assert "(VP" not in output.text
-            assert not repaired(output.text, gold).malformed
+            assert not repaired(output.text, gold)[1]
     together = [outputs[0].text for outputs in translations(translator, SENTENCES, search)]
     assert together == [translations(translator, [sentence], search)[0][0].text for sentence in SENTENCES]

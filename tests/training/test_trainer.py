@@ -584,8 +584,8 @@ def test_an_error_in_the_loaders_thread_is_that_of_the_training(split: Binarized
         made.append(make_batch(pairs))
         return made[-1]
 
-    alone = Rank(0, 1, torch.device("cpu"))
-    with pytest.raises(OSError, match="Input/output error"), closing(shares(plan, split, alone, Cursor(0, 0), make)) as coming:
+    alone, updates = Rank(0, 1, torch.device("cpu")), plan.updates_from(Cursor(0, 0))
+    with pytest.raises(OSError, match="Input/output error"), closing(shares(updates, split, alone, make, None)) as coming:
         for _ in coming:
             pass
     assert len(made) == 30

@@ -308,7 +308,7 @@ def test_a_writer_whose_lock_was_lost_writes_nothing_after_another_has_begun(tmp
         states.claim()
         states.save(update, {})
         states.wait()
-    with refused(69, f"process {os.getpid()} on .+ trains this since "):
+    with refused(69, f"process {os.getpid()} on .+ since .+ trains this"):
         first.save(30, {})
         first.wait()
     assert [update_of(file) for file in state_files(tmp_path)] == [20, 10]

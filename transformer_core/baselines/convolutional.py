@@ -60,11 +60,6 @@ class _LayerSize(NamedTuple):
     kernel: int
 
 
-def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
-    layers = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
-    return [_LayerSize(before, *layer) for (before, _), layer in zip(layers[:1] + layers[:-1], layers, strict=True)]
-
-
 class GatedConvolution(nn.Module):
     """GLU of a convolution over `kernel` positions (3.2), with weight normalisation (3.5)."""
 
@@ -93,8 +88,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map (B, S, inputs) to (B, S, channels); padding (False in the mask, (B, S, 1)) and positions beyond the ends are read as zero."""
         read = functional.pad(self.dropout(x) * mask, (0, 0, self._side, self._side))
-        out: Tensor = (self.convolution(read) + self.residual(x)) * _HALF
-        return out
+        return (self.convolution(read) + self.residual(x)) * _HALF
 
 
 class Attention(nn.Module):
@@ -117,8 +111,7 @@ class Attention(nn.Module):
         grouped = query.reshape(len(state.keys), -1, query.shape[-1])
         energies = (grouped @ state.keys.transpose(1, 2)).masked_fill(~state.mask[:, None], -torch.inf)
         lengths = state.mask.sum(dim=1, keepdim=True)[:, :, None].to(query.dtype)
-        attended: Tensor = self.context(((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape))
-        return attended
+        return self.context(((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape))
 
 
 class DecoderLayer(nn.Module):
@@ -152,7 +145,9 @@ class Convolutional(TranslationModel):
         super().__init__(size, vocab_size)
         self.size = size
         self.positions = SinusoidalPositions(size.d_model)
-        self._layers = layers = _layer_sizes(size)
+        outputs = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
+        layers = [_LayerSize(before, *output) for (before, _), output in zip(outputs[:1] + outputs[:-1], outputs, strict=True)]
+        self._layers = layers
         first, last = layers[0].inputs, layers[-1].channels
         self.encoder_input = _projection(size.d_model, first)
         self.encoder = nn.ModuleList(EncoderLayer(layer, size.dropout) for layer in layers)

@@ -23,7 +23,7 @@ class RecurrentState:
     """State of decoding of B sentences with K hypotheses each."""
 
     memory: Tensor  # (B, S, D), the encoder's states; for a Cho decoder (B, 1, D), its context vector.
-    keys: Tensor  # (B, S, D), the projected memory that attention scores; for a Cho decoder the memory.
+    keys: Tensor  # (B, S, D), the memory that attention scores, projected for an additive one.
     mask: Tensor  # (B, S), True at real source tokens.
     hidden: list[Hidden]  # For each layer its output and, for an LSTM, its cell: (B*K, D).
     # (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
@@ -47,23 +47,13 @@ class AdditiveAttention(nn.Module):
         self.of_memory = nn.Linear(d_model, d_model, bias=False)
         self.energy = nn.Linear(d_model, 1, bias=False)
 
-    def keys(self, memory: Tensor) -> Tensor:
-        """Project the memory, once per sentence: (B, S, D) to (B, S, D)."""
-        keys: Tensor = self.of_memory(memory)
-        return keys
-
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
         """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
-        energies: Tensor = self.energy(torch.tanh(self.of_state(state)[:, :, None] + keys[:, None]))
-        return energies.squeeze(-1)
+        return self.energy(torch.tanh(self.of_state(state)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
 class DotAttention(nn.Module):
     """state . memory (Luong et al. 2015, section 3.1)."""
-
-    def keys(self, memory: Tensor) -> Tensor:
-        """Return the memory itself, (B, S, D)."""
-        return memory
 
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
         """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
@@ -80,14 +70,9 @@ class Recurrent(TranslationModel):
         super().__init__(size, vocab_size)
         self.size = size
         encoder, cell = (nn.LSTM, nn.LSTMCell) if size.cell == "lstm" else (nn.GRU, nn.GRUCell)
-        self.encoder = encoder(
-            size.d_model,
-            size.d_model // 2 if size.bidirectional else size.d_model,
-            size.layers,
-            batch_first=True,
-            bidirectional=size.bidirectional,
-            dropout=size.dropout if size.layers > 1 else 0.0,
-        )
+        self._directions = 2 if size.bidirectional else 1
+        sizes, dropout = (size.d_model, size.d_model // self._directions, size.layers), size.dropout if size.layers > 1 else 0.0
+        self.encoder = encoder(*sizes, batch_first=True, bidirectional=size.bidirectional, dropout=dropout)
         self.attention = {"none": None, "additive": AdditiveAttention(size.d_model), "dot": DotAttention()}[size.attention]
         read = 1 if size.decoder == "simple" and size.attention == "none" else 2
         maxout = size.decoder in ("cho", "bahdanau")
@@ -117,10 +102,9 @@ class Recurrent(TranslationModel):
             if order is not None:
                 memory = memory.gather(1, order[:, :, None].expand_as(memory))
             # Concatenate the directions of each layer: (layers * directions, B, D / directions) to (B, D) per layer.
-            directions = 2 if self.size.bidirectional else 1
-            parts = [part.unflatten(0, (self.size.layers, directions)) for part in (last if isinstance(last, tuple) else (last,))]
+            parts = [part.unflatten(0, (self.size.layers, self._directions)) for part in (last if isinstance(last, tuple) else (last,))]
             hidden = [tuple(torch.cat(part[layer].unbind(), dim=1) for part in parts) for layer in range(self.size.layers)]
-            keys = memory if self.attention is None else self.attention.keys(memory)
+            keys = self.attention.of_memory(memory) if isinstance(self.attention, AdditiveAttention) else memory
             return self._initial(RecurrentState(memory, keys, source_mask, hidden))
 
     def decode(self, tokens: Tensor, state: RecurrentState) -> Tensor:
@@ -135,9 +119,16 @@ class Recurrent(TranslationModel):
         if self.attention is None:
             read = self._recur(x, state)
         else:
-            context = _context(self.attention, state.hidden[-1][0], state)
+            context = self._context(state.hidden[-1][0], state)
             read = torch.cat((self._recur(torch.cat((x, context), dim=1), state), context), dim=1)
         return self.dropout(torch.tanh(self.combine(read)))
+
+    def _context(self, query: Tensor, state: RecurrentState) -> Tensor:
+        """Return the weighted sums of encoder states for queries (B*K, D), as (B*K, D)."""
+        assert self.attention is not None
+        grouped = query.view(len(state.memory), -1, query.shape[1])
+        energies = self.attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
+        return (energies.softmax(dim=-1) @ state.memory).view_as(query)
 
     def _recur(self, x: Tensor, state: RecurrentState) -> Tensor:
         """Apply all recurrent layers to the input of the first; set the new hidden states in `state`. Return the last output, (B*K, D)."""
@@ -183,8 +174,6 @@ class Bahdanau(Recurrent):
     v . tanh(W_a s_i-1 + U_a h_j); s_i = GRU(s_i-1, [y_i-1; c_i]); t_i = max over pairs of U_o s_i-1 + V_o y_i-1 + C_o c_i.
     """
 
-    attention: AdditiveAttention
-
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
         super().__init__(size, vocab_size)
         self.initial = nn.ModuleList(nn.Linear(size.d_model // 2, size.d_model) for _ in range(size.layers))
@@ -196,7 +185,7 @@ class Bahdanau(Recurrent):
 
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
         previous = state.hidden[-1][0]
-        context = _context(self.attention, previous, state)
+        context = self._context(previous, state)
         self._recur(torch.cat((x, context), dim=1), state)
         return self.dropout(_maxout(self.combine(torch.cat((previous, x, context), dim=1))))
 
@@ -208,12 +197,10 @@ class Luong(Recurrent):
     the attentional state a_t = tanh(W_c [c_t; h_t]) is projected and is an input of the next step; a_0 is zero.
     """
 
-    attention: DotAttention
-
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
         fed = torch.zeros_like(x) if state.attentional is None else state.attentional
         top = self._recur(torch.cat((x, fed), dim=1), state)
-        state.attentional = torch.tanh(self.combine(torch.cat((_context(self.attention, top, state), top), dim=1)))
+        state.attentional = torch.tanh(self.combine(torch.cat((self._context(top, state), top), dim=1)))
         return self.dropout(state.attentional)
 
 
@@ -227,13 +214,6 @@ def reversed_order(mask: Tensor) -> Tensor:
     positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
     last = mask.sum(dim=1, keepdim=True) - 1
     return torch.where(positions < last, last - 1 - positions, positions)
-
-
-def _context(attention: AdditiveAttention | DotAttention, query: Tensor, state: RecurrentState) -> Tensor:
-    """Return the weighted sums of encoder states for queries (B*K, D), as (B*K, D)."""
-    grouped = query.view(len(state.memory), -1, query.shape[1])
-    energies = attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
-    return (energies.softmax(dim=-1) @ state.memory).view_as(query)
 
 
 def _maxout(pairs: Tensor) -> Tensor:

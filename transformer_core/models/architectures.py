@@ -71,32 +71,23 @@ def flops_a_token(model: TranslationModel) -> tuple[int, int]:
     Counted are products with the matrices of the modules `encoder` and `decoder` and of the projection. Attention's scores and weighted
     sums, which grow with the sentence, are left out, as is usual for MFU.
     """
-    source = target = 0
-    for name, parameter in model.named_parameters():
-        stack = name.partition(".")[0]
-        if parameter.dim() < 2 or stack not in ("encoder", "decoder"):
-            continue
-        if stack == "encoder" or "cross_attention.key" in name or "cross_attention.value" in name:
-            source += parameter.numel()
-        else:
-            target += parameter.numel()
-    return _FLOPS_A_WEIGHT * source, _FLOPS_A_WEIGHT * (target + model.output_weight.numel())
+    matrices = {name: weight.numel() for name, weight in model.named_parameters() if weight.dim() > 1}
+    encoder, decoder = (sum(matrices[name] for name in matrices if name.startswith(stack)) for stack in ("encoder.", "decoder."))
+    read = sum(matrices[name] for name in matrices if "cross_attention.key" in name or "cross_attention.value" in name)
+    return _FLOPS_A_WEIGHT * (encoder + read), _FLOPS_A_WEIGHT * (decoder - read + model.output_weight.numel())
 
 
 def _saved_bytes(model: TranslationModel, sentences: Tensor) -> int:
     """Return the bytes of tensors that a forward pass saves for the backward pass, including weights and their copies."""
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []  # Kept alive, so that no later tensor gets the same address.
+    kept: dict[int, torch.UntypedStorage] = {}  # Alive, so that no later tensor gets the same address.
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        alive.append(tensor)
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
         model(sentences, sentences > 0, sentences)
-    return sum(kept.values())
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def _part(name: str) -> str:

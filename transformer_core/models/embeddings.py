@@ -1,7 +1,7 @@
 """Token embeddings and positions (paper 3.4, 3.5), and the dropout of their sum and of every sub-layer (5.4)."""
 
 import math
-from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -36,32 +36,26 @@ def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.f
     return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).to(dtype)
 
 
-class SinusoidalPositions(nn.Module):
-    """The paper's encodings, for any length: the table grows when an input is longer."""
+@cache
+def _table(length: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the encodings; all are kept, since what a GPU replays reads their memory."""
+    return sinusoidal_positions(length, d_model, dtype).to(device)
 
-    _table: Tensor
+
+class SinusoidalPositions(nn.Module):
+    """The paper's encodings, for any length."""
+
+    _like: Tensor
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
-        self._replaced: list[Tensor] = []  # Kept, since what a GPU replays reads their memory; together they are smaller than the table.
+        self._d_model = d_model
+        self.register_buffer("_like", torch.zeros(0), persistent=False)  # Of the type and on the device of the model.
 
     def forward(self, first: int, count: int) -> Tensor:
         """Return the encodings of `count` positions from `first` on: (count, D)."""
-        end = first + count
-        table = self._table  # Read once: threads share this module, and another thread may replace the table.
-        if end > len(table):
-            self._replaced.append(table)
-            table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
-        return table[first:end]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
-        """Recompute the table when the model is cast: float32 cast to float64 would keep the precision of float32."""
-        before = self._table.dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self._table.dtype != before:
-            self._table = sinusoidal_positions(len(self._table), self._table.shape[1], self._table.dtype).to(self._table.device)
-        return self
+        length = max(256, 1 << (first + count - 1).bit_length())
+        return _table(length, self._d_model, self._like.dtype, self._like.device)[first : first + count]
 
 
 class LearnedPositions(nn.Module):
@@ -77,13 +71,9 @@ class LearnedPositions(nn.Module):
 
 
 class WordSums(nn.Module):
-    """Sums of the embeddings of each word's tokens: a parser then has one encoder position for each word.
+    """Sums of the embeddings of each word's tokens: a parser then has one encoder position for each word."""
 
-    Attributes:
-        begins: (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
-    """
-
-    begins: Tensor
+    begins: Tensor  # (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()

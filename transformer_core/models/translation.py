@@ -24,24 +24,16 @@ class DecoderState(Protocol):
 
 
 class TranslationModel(nn.Module, ABC):
-    """A model of the next target token, given a source and the target tokens before it.
+    """A model of the next target token, given a source and the target tokens before it."""
 
-    Attributes:
-        d_model: width of the output.
-        embedding: embedding of source tokens, and of everything that shares its matrix.
-        dropout: the dropout module with the probability of the size.
-        most_positions: largest number of tokens on either side; None for any number.
-        output_bias: (V,) bias of the pre-softmax projection; the paper has none.
-    """
-
-    most_positions: int | None = None
+    most_positions: int | None = None  # Largest number of tokens on either side; None for any number.
 
     def __init__(self, size: ModelSize, vocab_size: int) -> None:
         super().__init__()
-        self.d_model = size.d_model
-        self.embedding = TokenEmbedding(vocab_size, size.d_model)
+        self.d_model = size.d_model  # Width of the output.
+        self.embedding = TokenEmbedding(vocab_size, size.d_model)  # Of source tokens, and of everything that shares its matrix.
         self.dropout = Dropout(size.dropout)
-        self.output_bias: Tensor | None = None
+        self.output_bias: Tensor | None = None  # (V,) bias of the pre-softmax projection; the paper has none.
 
     @property
     def output_weight(self) -> Tensor:

@@ -26,10 +26,10 @@ def bracket_counts(outputs: Sequence[str], golds: Sequence[str]) -> NDArray[np.i
     rows = []
     for output, line in zip(outputs, golds, strict=True):
         gold = read_tree(line)
-        found = repaired(output, leaves(gold))
-        gold_spans, found_spans = spans(gold), spans(found.tree)
+        found, malformed = repaired(output, leaves(gold))
+        gold_spans, found_spans = spans(gold), spans(found)
         matched = (gold_spans & found_spans).total()
-        rows.append((gold_spans.total(), found_spans.total(), matched, gold_spans == found_spans, found.malformed))
+        rows.append((gold_spans.total(), found_spans.total(), matched, gold_spans == found_spans, malformed))
     return np.array(rows, np.int64).reshape(-1, 5)
 
 
@@ -51,16 +51,11 @@ def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
     starts: list[int] = []
     place = 0
     for kind, node in events(tree):
-        label = _counted(node.label)
+        counts = node.label not in _LEFT_OUT
         if kind == "word":
-            place += label is not None
+            place += counts
         elif kind == "open":
             starts.append(place)
-        elif (start := starts.pop()) < place and label is not None:
-            found[label, start, place] += 1
+        elif (start := starts.pop()) < place and counts:
+            found[_EQUAL.get(node.label, node.label), start, place] += 1
     return found
-
-
-def _counted(label: str) -> str | None:
-    """Return the label under which a constituent's label or a word's tag is counted; None if it is left out."""
-    return None if label in _LEFT_OUT else _EQUAL.get(label, label)

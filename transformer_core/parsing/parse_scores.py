@@ -97,5 +97,5 @@ SCORING = Scoring(
     package="transformer_core.parsing",
     marks_words=False,  # A gold tree and an output are written differently, and words would never mark a closing bracket.
     as_scored=as_symbols,
-    as_shown=lambda output, gold: bracketed(repaired(output, leaves(read_tree(gold))).tree),
+    as_shown=lambda output, gold: bracketed(repaired(output, leaves(read_tree(gold)))[0]),
 )

@@ -7,7 +7,7 @@ The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Lang
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 WORD_SYMBOL = "XX"
 # The root's label if no single constituent spans all words.
@@ -70,10 +70,8 @@ def bracketed(tree: Tree) -> str:
 
 def linearised(tree: Tree) -> str:
     """Return the linearised form of a tree: its symbols, separated by spaces."""
-    symbols = []
-    for kind, node in events(tree):
-        symbols.append(WORD_SYMBOL if kind == "word" else f"{'(' if kind == 'open' else ')'}{node.label}")
-    return " ".join(symbols)
+    marks = {"open": "(", "close": ")"}
+    return " ".join(WORD_SYMBOL if kind == "word" else marks[kind] + node.label for kind, node in events(tree))
 
 
 @dataclass
@@ -153,15 +151,8 @@ def _without_top(tree: Tree | None) -> Tree | None:
     return tree
 
 
-class Repaired(NamedTuple):
-    """A tree read from symbols, and whether they had to be repaired."""
-
-    tree: Tree
-    malformed: bool
-
-
-def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
-    """Return a tree over the words and tags of the gold tree for a model's output, whatever the output is.
+def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
+    """Return a tree over the words and tags of the gold tree for a model's output, whatever that is, and whether it had to be repaired.
 
     Symbols are read in order; other text is ignored. ")X" closes the innermost open X and all constituents in it, and is ignored if no X is
     open. XX beyond the last word is ignored. At the end, missing words go to the innermost open constituent that has a word, or to the
@@ -192,7 +183,7 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
     while len(stack) > 1:
         _close_last(stack)
     root = whole.children[0] if len(whole.children) == 1 and whole.children[0].children else None
-    return Repaired(root or Tree(TOP, tuple(whole.children)), malformed or root is None)
+    return root or Tree(TOP, tuple(whole.children)), malformed or root is None
 
 
 def _close_last(stack: list[_Open]) -> str:

@@ -1,8 +1,6 @@
 """A parsing model whose search writes valid trees alone: one tree over all words of the sentence, each bracket closed by its own label."""
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,29 +11,16 @@ from transformer_core.models.translation import DecoderState
 from transformer_core.parsing.trees import WORD_SYMBOL
 
 _MOST_OPENED = 8  # Brackets opened one after the other, without a word between them.
-
-
-class _Allowed(NamedTuple):
-    """The kinds of symbols that may come next, or the end if none is allowed; `closing` is the label of the bracket that may be closed."""
-
-    opening: bool
-    word: bool
-    closing: str | None
+_OPENING, _END = " (", " end"  # Kinds of symbols, which no symbol equals, since none has a space.
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """A tree as far as it is written.
+    """A tree as far as it is written."""
 
-    Attributes:
-        words: number of words that are not in it yet.
-        labels: labels of the open constituents, the innermost last.
-        opened: brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
-    """
-
-    words: int
-    labels: tuple[str, ...] = ()
-    opened: int = 0
+    words: int  # Number of words that are not in it yet.
+    labels: tuple[str, ...] = ()  # Of the open constituents, the innermost last.
+    opened: int = 0  # Brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
 
     def after(self, symbol: str) -> "_Begun":
         """Return the tree with one more symbol; other text changes nothing."""
@@ -48,13 +33,16 @@ class _Begun:
         return self
 
     @property
-    def allowed(self) -> _Allowed:
-        complete = self.opened == 0 and (len(self.labels) > 1 or not self.words)
-        return _Allowed(
-            opening=self.words > 0 and self.opened < _MOST_OPENED,
-            word=self.words > 0 and bool(self.labels),
-            closing=self.labels[-1] if self.labels and complete else None,
-        )
+    def allowed(self) -> frozenset[str]:
+        """The kinds of symbols that may come next: `_OPENING`, and the word or closing bracket itself; `_END` if there is no other."""
+        kinds = set()
+        if self.words > 0 and self.opened < _MOST_OPENED:
+            kinds.add(_OPENING)
+        if self.words > 0 and self.labels:
+            kinds.add(WORD_SYMBOL)
+        if self.labels and self.opened == 0 and (len(self.labels) > 1 or not self.words):
+            kinds.add(f"){self.labels[-1]}")
+        return frozenset(kinds or {_END})
 
 
 @dataclass
@@ -75,8 +63,11 @@ class ValidTrees:
     def __init__(self, model: StepModel, subword: Subword) -> None:
         self._model = model
         self._symbols = [piece.removeprefix(SPACE_MARK) for piece in subword.pieces]
+        # An opening bracket has a closing one.
+        self._kinds = [_OPENING if symbol[:1] == "(" and f"){symbol[1:]}" in self._symbols else symbol for symbol in self._symbols]
+        self._kinds[EOS] = _END
         self._begins_word = torch.tensor(subword.begins_word)
-        self._forbidden: dict[_Allowed, Tensor] = {}
+        self._forbidden: dict[frozenset[str], Tensor] = {}
 
     def start(self, source: Tensor, source_mask: Tensor) -> _State:
         words = (self._begins_word.to(source.device)[source] & source_mask).sum(dim=1) - 1  # Without the end token.
@@ -89,23 +80,8 @@ class ValidTrees:
         forbidden = torch.stack([self._forbidden_after(begun.allowed) for begun in state.begun])
         return logits.masked_fill(forbidden.to(logits.device), -torch.inf)
 
-    def _forbidden_after(self, allowed: _Allowed) -> Tensor:
+    def _forbidden_after(self, allowed: frozenset[str]) -> Tensor:
         """Return whether each token may not come next, (V,)."""
         if allowed not in self._forbidden:
-            self._forbidden[allowed] = torch.tensor(
-                [
-                    not (
-                        (allowed.opening and symbol in self._brackets)
-                        or (allowed.word and symbol == WORD_SYMBOL)
-                        or symbol == f"){allowed.closing}"
-                        or (token == EOS and not any(allowed))
-                    )
-                    for token, symbol in enumerate(self._symbols)
-                ]
-            )
+            self._forbidden[allowed] = torch.tensor([kind not in allowed for kind in self._kinds])
         return self._forbidden[allowed]
-
-    @cached_property
-    def _brackets(self) -> set[str]:
-        """The opening brackets for which there is a closing one."""
-        return {symbol for symbol in self._symbols if symbol.startswith("(") and f"){symbol[1:]}" in self._symbols}

@@ -8,10 +8,8 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from math import isnan
 from pathlib import Path
-from socket import gethostname
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -21,15 +19,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory
-from transformer_core.files import locked, new_file, read_json, repository, sha256_of, state_folder, write_json, write_text
+from transformer_core.files import locked, new_file, repository, sha256_of, state_folder, write_text
 from transformer_core.models.directory import check_finite, read_weights
-from transformer_core.training.store import Store, StoreAway, store_of
+from transformer_core.training.store import Store, StoreAway, store_of, this_process
 
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
 STORED = "stored"  # File there once DVC has stored these outputs as well.
-_WRITER = "writer.json"  # File there that names the process that writes the states.
+_WRITER = "writer"  # File there that names the process that writes the states.
 _NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
 _KEEP_STATES = 2
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
@@ -122,23 +120,23 @@ class StateDirectory:
         self._refused: dict[int, str] = {}
         self._newest = 0
         self._failed = False
-        self._claim: dict[str, Any] | None = None
+        self._claim = ""
 
     def claim(self) -> None:
         """Become the only writer. A writer before this one may have lost its lock without notice, as on NFS after a network failure."""
-        if self._claim is None:
-            since = datetime.now().astimezone().isoformat(" ", "seconds")
-            self._claim = {"since": since, "host": gethostname(), "process": os.getpid(), "key": uuid4().hex}
-            write_json(self.path / _WRITER, self._claim)
+        if not self._claim:
+            for torn in (*self.path.glob(".state-*.new"), *self.checkpoints.glob(".*.new")):  # Of a killed process.
+                torn.unlink()
+            self._claim = this_process()
+            write_text(self.path / _WRITER, self._claim)
             if self._store is not None:
                 self._store.claim()
 
     def check_claim(self) -> None:
         """Raise a `UserError` (69) if another process has become the writer since `claim`."""
         with suppress(FileNotFoundError):
-            if self._claim is not None and (found := read_json(self.path / _WRITER)) != self._claim:
-                message = f"{self.path}: process {found['process']} on {found['host']} trains this since {found['since']}"
-                raise UserError(message, "This process writes nothing more.", ExitCode.UNAVAILABLE)
+            if self._claim and (found := (self.path / _WRITER).read_text(encoding="utf-8")) != self._claim:
+                raise UserError(f"{self.path}: {found} trains this", "This process writes nothing more.", ExitCode.UNAVAILABLE)
 
     def remove_after(self, update: int) -> None:
         """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them.
@@ -172,24 +170,22 @@ class StateDirectory:
         Raises `UserError` (69): the disk is full or the store is away, also after another try.
         """
         self._wait_for_writes(0)
-        self._writer.submit(self._write_left).result()
+        self._writer.submit(self._write).result()
         if self._refused and not self._failed:
             raise self._refusal("the last save has failed")
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
         for file in state_files(self.path):
-            if is_whole(file):
-                state = _read_state(file)
-                if state is not None:
-                    yield state
-                    continue
-            _log.warning("%s: damaged or of another format, passed over", file)
+            if is_whole(file) and (state := _read_state(file)) is not None:
+                yield state
+            else:
+                _log.warning("%s: damaged or of another format, passed over", file)
 
     def _start(self, update: int, value: dict[str, Any], best: Collection[int] | None = None) -> Future[None]:
         self._wait_for_writes(1)  # Bounds the copies in memory if the disk is slower than the training.
         copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)
-        self._writing.append(self._writer.submit(self._add, _Write(update, copied, best)))
+        self._writing.append(self._writer.submit(self._write, _Write(update, copied, best)))
         return self._writing[-1]
 
     def _wait_for_writes(self, leave: int) -> None:
@@ -197,18 +193,16 @@ class StateDirectory:
             with suppress(CancelledError):
                 self._writing.pop(0).result()
 
-    def _add(self, write: _Write) -> None:
-        if write.best is None:  # It replaces states that the disk has refused.
-            self._left = [other for other in self._left if other.best is not None]
-        self._left.append(write)
-        self._newest = write.update
-        self._write_left()
-
-    def _write_left(self) -> None:
-        """Write what is left, up to the first that a full disk refuses, then copy all to the store, which may be away.
+    def _write(self, *newest: _Write) -> None:
+        """Write what is left and the newest, up to the first that a full disk refuses, then copy all to the store, which may be away.
 
         After any other error nothing more is written: a training that resumes from a later state would not write a missing checkpoint.
         """
+        for write in newest:
+            if write.best is None:  # It replaces states that the disk has refused.
+                self._left = [other for other in self._left if other.best is not None]
+            self._left.append(write)
+            self._newest = write.update
         if self._failed:
             return
         try:
@@ -250,7 +244,6 @@ class StateDirectory:
         return files | {file.name: file for file in states if file.exists()}
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
-        _remove_torn(self.path)
         file = self.path / f"state-{update:08d}.pt"
         with new_file(file) as temporary:
             try:
@@ -264,7 +257,6 @@ class StateDirectory:
             _remove_state(old)
 
     def _write_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int]) -> None:
-        _remove_torn(self.checkpoints)
         with new_file(self.checkpoints / f"update-{update:08d}.safetensors") as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
@@ -286,12 +278,6 @@ def _read_state(file: Path) -> dict[str, Any] | None:
             raise
         return None
     return state if isinstance(state, dict) and state.get("format") == FORMAT else None
-
-
-def _remove_torn(directory: Path) -> None:
-    """Remove files that a killed process left incomplete. Only one process writes here, so no other writer's files are removed."""
-    for file in directory.glob(".*.new"):
-        file.unlink()
 
 
 def state_files(directory: Path) -> list[Path]:
@@ -334,9 +320,10 @@ def average(files: Sequence[Path]) -> dict[str, Tensor]:
     `UserError` (65): a checkpoint is damaged, holds values that are not finite, or is of another model than the first.
     """
     checkpoints = [read_weights(file) for file in files]
-    for checkpoint, file in zip(checkpoints, files, strict=True):
+    shapes = [{name: weight.shape for name, weight in checkpoint.items()} for checkpoint in checkpoints]
+    for checkpoint, shape, file in zip(checkpoints, shapes, files, strict=True):
         check_finite(checkpoint, file)
-        if _shapes(checkpoint) != _shapes(checkpoints[0]):
+        if shape != shapes[0]:
             raise UserError(f"{file}: not of the same model as {files[0]}", "Remove it, or train again.")
     return {name: _mean([checkpoint[name] for checkpoint in checkpoints]) for name in checkpoints[0]}
 
@@ -346,7 +333,3 @@ def _mean(weights: Sequence[Tensor]) -> Tensor:
     slices = zip(*(weight.flatten().split(_SLICE) for weight in weights), strict=True)
     means = [torch.stack(numbers).double().sort(dim=0).values.mean(dim=0).to(torch.float32) for numbers in slices]
     return torch.cat(means).view(weights[0].shape)
-
-
-def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in weights.items()}

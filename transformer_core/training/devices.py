@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -57,9 +56,9 @@ class Rank:
         everywhere = self.gathered({name: str(value) for name, value in values.items()})
         differences = []
         for name in values:
-            ranks = defaultdict[str, list[str]](list)
+            ranks: dict[str, list[str]] = {}
             for index, of_rank in enumerate(everywhere):
-                ranks[of_rank[name]].append(str(index))
+                ranks.setdefault(of_rank[name], []).append(str(index))
             if len(ranks) > 1:
                 found = ", ".join(f"{value} (rank {' '.join(numbers)})" for value, numbers in ranks.items())
                 differences.append(f"{name}: {found}")

@@ -1,19 +1,18 @@
 """A rank's micro-batches as tensors, padded or packed, prepared ahead in a thread."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch, Indices, Lengths
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.corpus.tokens.subword import BOS, PAD, TokenIds, padded
+from transformer_core.corpus.tokens.subword import BOS, PAD, padded
 from transformer_core.models.ops.packed import Packed, PackedBatch, pinned
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
@@ -34,8 +33,7 @@ class Batch(NamedTuple):
 
     def decoded(self, model: TranslationModel) -> Tensor:
         """Return the model's output at the real target positions, (n, D)."""
-        decoded: Tensor = model(self.source, self.source_mask, self.shifted)
-        return decoded.flatten(0, 1).index_select(0, self.target_positions)
+        return model(self.source, self.source_mask, self.shifted).flatten(0, 1).index_select(0, self.target_positions)
 
 
 MakeBatch = Callable[[Pairs], Batch | PackedBatch]
@@ -77,11 +75,8 @@ def packed_shape(source_lengths: Lengths, target_lengths: Lengths, budget: int) 
     """Return the shape to which a micro-batch is filled, so that a training has few shapes; these are captured in CUDA graphs.
 
     Each side is filled to the next of 4, 5, 6, 7 and 8 eighths of the budget: with lengths as in WMT, filling is 4 to 5% of all tokens. The
-    number of sentences follows from the budget and the longest sentence, unless most are much shorter: empty ones cost little.
-
-    Args:
-        source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
-        budget: `train.tokens_per_microbatch`.
+    number of sentences follows from the budget and the longest sentence, unless most are much shorter: empty ones cost little. Lengths are
+    (pairs,) numbers of tokens, eos included; the budget is `train.tokens_per_microbatch`.
     """
     longest = int(max(source_lengths.max(), target_lengths.max()))
     tokens = [int(side.sum()) for side in (source_lengths, target_lengths)]
@@ -104,35 +99,29 @@ def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
 
     With a budget, it is filled to its `packed_shape` by sentences of PAD, no longer than the longest of either side, whose targets are -1.
     """
-    lengths = [np.array([len(sentence) for sentence in side]) for side in (pairs.sources, pairs.targets)]
+    sides = (pairs.sources, pairs.targets)
+    lengths = [np.array([len(sentence) for sentence in side]) for side in sides]
     longest, tokens = int(max(map(np.max, lengths))), [int(side.sum()) for side in lengths]
     if budget is None:
         shape = PackedShape(tokens[0], tokens[1], len(pairs), _rounded(longest))
     else:
         shape = packed_shape(lengths[0], lengths[1], budget)
     fillings = _fillings(shape[:2], tokens, longest)
-    filled = [np.zeros(shape.sentences, np.int64) for _ in lengths]
-    for side, own, number, more in zip(filled, lengths, tokens, shape[:2], strict=True):
-        side[: len(own)] = own
+    packed = []
+    for sentences, own, number, whole in zip(sides, lengths, tokens, shape[:2], strict=True):
+        filling = np.full(whole - number, PAD, np.int64)
         # Evenly, since a sentence of the target should have a source to attend to.
-        side[len(own) : len(own) + fillings] = np.diff(np.linspace(0, more - number, fillings + 1, dtype=np.int64))
-    source, target = (
-        _packed(sentences, side, shape.longest) for sentences, side in zip((pairs.sources, pairs.targets), filled, strict=True)
-    )
+        evenly = np.diff(np.linspace(0, len(filling), fillings + 1, dtype=np.int64))
+        filled = np.concatenate((own, evenly, np.zeros(shape.sentences - len(own) - fillings, np.int64)))
+        starts = np.concatenate(([0], filled.cumsum()))
+        arrays = np.concatenate((*sentences, filling)), np.arange(whole) - starts[:-1].repeat(filled), starts.astype(np.int32)
+        packed.append(Packed(*map(torch.from_numpy, arrays), shape.longest))
+    source, target = packed
     shifted = target.tokens.roll(1)
     shifted[target.starts[: len(pairs)].long()] = BOS
     targets = target.tokens.clone()
     targets[tokens[1] :] = -1
     return PackedBatch(source, target._replace(tokens=shifted), targets)
-
-
-def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: int) -> Packed:
-    """Return the sentences, and PAD for all further lengths."""
-    starts = np.concatenate(([0], lengths.cumsum()))
-    tokens = np.full(starts[-1], PAD)
-    tokens[: starts[len(sentences)]] = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
-    positions = np.arange(starts[-1]) - starts[:-1].repeat(lengths)
-    return Packed(torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(starts.astype(np.int32)), longest)
 
 
 def _fillings(filled: Sequence[int], tokens: Sequence[int], longest: int) -> int:
@@ -154,21 +143,12 @@ def _power_of_two(number: int) -> int:
 
 
 def shares(
-    plan: BatchPlan,
-    split: BinarizedSplit,
-    rank: Rank,
-    cursor: Cursor,
-    make_batch: MakeBatch,
-    bpe_dropout: BpeDropout | None = None,
-    done: int = 0,
+    updates: Iterator[tuple[GlobalBatch, Cursor]], split: BinarizedSplit, rank: Rank, make_batch: MakeBatch, bpe_dropout: BpeDropout | None
 ) -> Generator[RankBatch]:
-    """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
-
-    `done` is the number of updates before.
+    """Yield this rank's shares of updates, each given with the cursor after it; a few are prepared ahead, in pinned memory for a GPU.
 
     With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
     """
-    updates = plan.updates_from(cursor, done)
     mine = slice(rank.index, None, rank.world_size)
 
     def make() -> RankBatch:

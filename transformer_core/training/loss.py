@@ -54,11 +54,11 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
     Args:
         hidden: (n, D) decoder output at the n real target positions; (2n, D) of R-Drop's first pass and then of its second.
         weight: (V, D) matrix of the pre-softmax projection.
-        targets: (n,) token ids; for `has_kernel` -1 marks filling, which has no loss.
+        targets: (n,) token ids; for the kernel (ops/loss_kernel.py) -1 marks filling, which has no loss.
         label_smoothing: eps_ls (paper 5.4); 0 for none.
         alpha: weight of the divergences of the two passes of R-Drop (Liang et al. 2021).
     """
-    if torch.is_grad_enabled() and not alpha and has_kernel(hidden.device, hidden.dtype):
+    if torch.is_grad_enabled() and not alpha and hidden.dtype != torch.float64 and can_compile(hidden.device):
         smoothed, nll = _LossOfKernel.apply(hidden, weight, targets, label_smoothing)  # type: ignore[no-untyped-call]
         return Loss(smoothed, smoothed.detach(), nll, torch.zeros_like(nll))
     passes = len(hidden) // len(targets)
@@ -67,18 +67,22 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
     return Loss(*(total / passes for total in _SlicedLoss.apply(*arguments)))  # type: ignore[no-untyped-call]
 
 
-def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether losses with gradients of this precision have a kernel of their own, see ops/loss_kernel.py."""
-    return dtype != torch.float64 and can_compile(device)
-
-
 def perplexity(nll: float) -> float:
     """Return exp of a negative log-likelihood per token, at most exp(`_MOST_NLL`)."""
     return math.exp(min(nll, _MOST_NLL))
 
 
-class _SlicedLoss(Function):
-    """Computes the gradients in the forward pass, which has the logits; the backward pass only scales them, and can run once.
+class _Scaled(Function):
+    """A loss whose forward pass, which has the logits, computes the gradients; the backward pass only scales them, and can run once."""
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), *[None] * (len(ctx.needs_input_grad) - 2)
+
+
+class _SlicedLoss(_Scaled):
+    """The loss in slices.
 
     A slice has one copy of its logits, in the precision of `hidden`. Their gradient overwrites them a few rows at a time, so that all
     float32 work stays in a CPU's cache. The products before and after are over the whole slice. With two passes, a slice has both logits
@@ -88,7 +92,7 @@ class _SlicedLoss(Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, divergence: float, wants_gradient: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         passes, vocab_size = len(hidden), weight.shape[0]
         others = label_smoothing / (vocab_size - 1)
         confidence = 1 - label_smoothing - others
@@ -102,10 +106,12 @@ class _SlicedLoss(Function):
         tokens = _ROWS_PER_SLICE // passes
         for start in range(0, len(targets), tokens):
             slice_targets = targets[start : start + tokens, None]
-            part = _filled_up(hidden[:, start : start + tokens].flatten(0, 1))
+            part = hidden[:, start : start + tokens].flatten(0, 1)
+            # On a CPU a kernel is generated for each new shape of a product; rows of zeros do not change a gradient.
+            part = functional.pad(part, (0, 0, 0, -len(part) % _ROUND))
             logits = part @ cast.T
             real = logits[: passes * len(slice_targets)].unflatten(0, (passes, len(slice_targets)))
-            count = _tokens_at_a_time(real)
+            count = max(1, _CACHED // (passes * vocab_size)) if real.device.type == "cpu" else len(slice_targets)
             for rows, wanted in zip(real.split(count, dim=1), slice_targets.split(count), strict=True):
                 if not wants_gradient:
                     correct += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
@@ -121,13 +127,8 @@ class _SlicedLoss(Function):
         ctx.mark_non_differentiable(smoothed, nll, correct)
         return smoothed + divergence * divergence_sum, smoothed, nll, correct
 
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None, None, None
 
-
-class _LossOfKernel(Function):
+class _LossOfKernel(_Scaled):
     """The same for one pass on a GPU, whose kernel needs no slices of a cache and subtracts the others' share of the smoothing itself."""
 
     @staticmethod
@@ -148,25 +149,6 @@ class _LossOfKernel(Function):
         smoothed, nll = sums.unbind()
         ctx.mark_non_differentiable(nll)
         return smoothed.clone(), nll.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None
-
-
-def _filled_up(rows: Tensor) -> Tensor:
-    """Pad with rows of zeros, which do not change a gradient, to a multiple of `_ROUND` rows.
-
-    On a CPU a kernel is generated for each new shape of a product, and batches differ in their number of tokens.
-    """
-    return functional.pad(rows, (0, 0, 0, -len(rows) % _ROUND))
-
-
-def _tokens_at_a_time(logits: Tensor) -> int:
-    """Return the number of tokens to process at a time of logits (P, r, V)."""
-    passes, tokens, vocab_size = logits.shape
-    return max(1, _CACHED // (passes * vocab_size)) if logits.device.type == "cpu" else tokens
 
 
 def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, divergence: float, divergence_sum: Tensor) -> Tensor:

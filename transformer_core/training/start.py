@@ -26,14 +26,8 @@ def take_over(
 ) -> int:
     """Give a new model the weights of a trained one of the same sizes; rows of subwords that the parent lacks stay as they are.
 
-    A subword that is spelt the same in both vocabularies keeps its row of each matrix over the vocabulary (Nguyen and Chiang 2017).
-
-    Args:
-        size: sizes of both models.
-        pieces: the subwords of the new model by id; `pieces_of_parent` likewise.
-
-    Returns:
-        The number of subwords that are in both vocabularies.
+    A subword that is spelt the same in both vocabularies, given by id, keeps its row of each matrix over the vocabulary (Nguyen and Chiang
+    2017). Returns the number of these.
     """
     ids = {piece: number for number, piece in enumerate(pieces_of_parent)}
     rows = [number for number, piece in enumerate(pieces) if piece in ids]

@@ -20,6 +20,11 @@ _WRITER = "writer-"
 _log = logging.getLogger(__name__)
 
 
+def this_process() -> str:
+    """Return words for this process, which no other writer has, nor this one later."""
+    return f"process {os.getpid()} on {gethostname()} since {datetime.now().astimezone().isoformat(' ')}"
+
+
 class StoreAway(UserError):
     """The store could not be read or written: exit code 69."""
 
@@ -60,11 +65,10 @@ class Store:
     def claim(self) -> None:
         """Become the only writer: writers are numbered, and S3 creates an object of a new number for one of several that try at once."""
         number = max((int(name.removeprefix(_WRITER)) for name in self._names() if name.startswith(_WRITER)), default=0)
-        words = f"process {os.getpid()} on {gethostname()} since {datetime.now().astimezone().isoformat(' ', 'seconds')}"
         while not self._claim:
             number += 1
             with suppress(FileExistsError), self._reached():
-                self._s3.pipe_file(f"{self.url}/{_WRITER}{number:06d}", words.encode(), mode="create")
+                self._s3.pipe_file(f"{self.url}/{_WRITER}{number:06d}", this_process().encode(), mode="create")
                 self._claim = f"{_WRITER}{number:06d}"
 
     def push(self, files: dict[str, Path]) -> None:

@@ -88,7 +88,6 @@ class Trainer:
         self._window = LogWindow()
         self._clock_began = self._window_began = time.monotonic()
         self._stopping = False
-        self._compared_after = -1  # The update after which the ranks' weights were compared last.
         self._saved = (-1, 0)  # Numbers of updates and validations in the state that was saved last.
         self.progress = Progress()
 
@@ -165,8 +164,8 @@ class Trainer:
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        begun = shares(self._plan, self.split, self.rank, cursor, self._make_batch, self.bpe_dropout, self.progress.update)
-        with closing(begun) as coming:
+        updates = self._plan.updates_from(cursor, self.progress.update)
+        with closing(shares(updates, self.split, self.rank, self._make_batch, self.bpe_dropout)) as coming:
             if self.progress.update:  # A kill may have prevented the validation and the checkpoint after the restored state.
                 self._validate_and_keep()
             while not self._ended():
@@ -205,7 +204,7 @@ class Trainer:
         """Add up the totals of all updates except the last `leave`, and note whether any rank was asked to stop."""
         if self.rank.world_size == 1:
             self._stopping = self.stop_asked()
-        for number, update, totals in self._updater.pending.arrived(leave):
+        for number, update, totals in self._updater.totals(leave):
             self._stopping = self._stopping or bool(totals[STOP] > 0)
             if totals[SKIPPED]:
                 # More than `max_skipped` in a row are no longer expected: the training goes back.
@@ -262,29 +261,26 @@ class Trainer:
         """Validate the model and write its weights as a checkpoint, each if due. Raises `Interrupted`: stopped meanwhile, state saved."""
         update = self.progress.update
         if update > 0 and update not in self.progress.scores and self._is_due(self.settings.validate_every):
-            self._score()
+            began = time.monotonic()
+            scores = self.validate()
+            self.model.train()
+            if scores is None:
+                self._stop()
+            self.progress.scores[update] = scores[self.settings.best_by]
+            self.observer.on_validation(update, self._seconds(), scores)
+            self._window_began += time.monotonic() - began
         ended = self._ended()
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
-        if not (ended or self.progress.update % self.settings.save_every == 0):
+        if not (ended or update % self.settings.save_every == 0):
             return
         self._check_equal_weights()
         if self.rank.index == 0:
             # A training that goes on with more updates may have no validation at this one: it displaces none of the best.
-            every, last = self.settings.validate_every, self.progress.update
-            lasting = {update: score for update, score in self.progress.scores.items() if update < last or last % every == 0}
+            every = self.settings.validate_every
+            lasting = {scored: score for scored, score in self.progress.scores.items() if scored < update or update % every == 0}
             best = best_updates(lasting, self.settings.best_by, self.settings.keep_best)
-            self.directory.save_checkpoint(self.progress.update, self.model.state_dict(), best)
-
-    def _score(self) -> None:
-        began = time.monotonic()
-        scores = self.validate()
-        self.model.train()
-        if scores is None:
-            self._stop()
-        self.progress.scores[self.progress.update] = scores[self.settings.best_by]
-        self.observer.on_validation(self.progress.update, self._seconds(), scores)
-        self._window_began += time.monotonic() - began
+            self.directory.save_checkpoint(update, self.model.state_dict(), best)
 
     # States.
 
@@ -293,8 +289,7 @@ class Trainer:
 
         Exit code 69, so that the training is tried again: the last saved state is from before, and a device may have failed.
         """
-        if self.rank.world_size > 1 and self._compared_after != self.progress.update:
-            self._compared_after = self.progress.update
+        if self.rank.world_size > 1:
             found = {f"the checksum of the weights after update {self.progress.update:,}": weights_checksum(self.model)}
             remedy = "Run it again to go on from the last save. If it comes again, test the devices."
             self.rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)

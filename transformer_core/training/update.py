@@ -19,7 +19,7 @@ from transformer_core.models.ops.packed_transformer import LowCopies
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import Batch, RankBatch
-from transformer_core.training.loss import Loss, cross_entropy
+from transformer_core.training.loss import cross_entropy
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
 SMOOTHED, NLL, STOP, GRADIENT_NORM, SKIPPED = range(5)
@@ -62,43 +62,16 @@ class ReductionBuffer:
     """
 
     def __init__(self, parameters: Sequence[Tensor], device: torch.device) -> None:
-        size = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
-        self.gradients, self.totals = self.flat[:size], self.flat[size:]
-        start = 0
-        for parameter in parameters:
-            parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
-
-
-class PendingTotals:
-    """Totals of updates that are copied from the device asynchronously and read later."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._pinned = device.type == "cuda"
-        self._sent: deque[tuple[int, GlobalBatch, Tensor, torch.cuda.Event | None]] = deque()
-
-    def send(self, number: int, update: GlobalBatch, totals: Tensor) -> None:
-        """Start to copy an update's totals to the host."""
-        copy = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=self._pinned)
-        copy.copy_(totals, non_blocking=True)
-        event = torch.cuda.Event() if self._pinned else None
-        if event is not None:
-            event.record()
-        self._sent.append((number, update, copy, event))
-
-    def arrived(self, leave: int) -> Iterator[tuple[int, GlobalBatch, list[float]]]:
-        """Yield number, update and totals of all but the last `leave` updates, in order; wait for copies that are not complete."""
-        while len(self._sent) > leave:
-            number, update, copy, event = self._sent.popleft()
-            if event is not None:
-                event.synchronize()
-            yield number, update, copy.tolist()
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes) + _TOTALS, dtype=parameters[0].dtype, device=device)
+        self.gradients, self.totals = self.flat.split([sum(sizes), _TOTALS])
+        for parameter, gradient in zip(parameters, self.gradients.split(sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
 
 
 @dataclass(eq=False)
 class Updater:
-    """Updates a model in place; `pending` holds the totals of updates, and `scales` is whether the loss is scaled for fp16.
+    """Updates a model in place; `scales` is whether the loss is scaled for fp16.
 
     Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. With a
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
@@ -122,7 +95,7 @@ class Updater:
         others = [weight for weight in model.parameters() if weight.requires_grad and all(weight is not known for known in first)]
         self._buffer = ReductionBuffer([*first, *others], rank.device)
         self._graphs = GradientGraphs(self._buffer.flat) if ops.captures else None
-        self.pending = PendingTotals(rank.device)
+        self._pending: deque[tuple[int, GlobalBatch, Tensor, torch.cuda.Event | None]] = deque()
 
     def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
@@ -138,7 +111,17 @@ class Updater:
         totals[SKIPPED] = broken
         self._step(number, broken)
         self._scaler.update()
-        self.pending.send(number, share.update, totals)
+        on_gpu = totals.is_cuda
+        copy = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=on_gpu).copy_(totals, non_blocking=True)
+        self._pending.append((number, share.update, copy, torch.cuda.current_stream().record_event() if on_gpu else None))
+
+    def totals(self, leave: int) -> Iterator[tuple[int, GlobalBatch, list[float]]]:
+        """Yield number, update and totals of all but the last `leave` updates, in order; wait for copies that are not complete."""
+        while len(self._pending) > leave:
+            number, update, copy, event = self._pending.popleft()
+            if event is not None:
+                event.synchronize()
+            yield number, update, copy.tolist()
 
     def dry_run(self, number: int, batches: Iterable[Batch | PackedBatch]) -> None:
         """Use the memory of update `number` on these micro-batches, without changing the model."""
@@ -173,24 +156,21 @@ class Updater:
             self._add_gradients(batch, target_tokens)
 
     def _add_gradients(self, batch: Batch | PackedBatch, target_tokens: int | Tensor) -> None:
-        with autocast(self.rank.device, self.settings.precision):
-            loss = self._loss(on_device(batch, self.rank.device))
+        settings, batch = self.settings, on_device(batch, self.rank.device)
+        with autocast(self.rank.device, settings.precision):
+            if isinstance(batch, PackedBatch):
+                assert self._copies is not None
+                decoded = self._copies.decoded(batch)
+            else:
+                decoded = batch.decoded(self.model)
+            # R-Drop's two passes are one over rows that come twice: dropout draws a mask for each row.
+            loss = cross_entropy(*self.model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
         self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
             if self._copies is not None and isinstance(batch, PackedBatch):
                 self._copies.add_gradients(self._buffer.gradients)
             self._buffer.totals[SMOOTHED] += loss.smoothed
             self._buffer.totals[NLL] += loss.nll
-
-    def _loss(self, batch: Batch | PackedBatch) -> Loss:
-        """Return the loss of a batch. R-Drop's two passes are one over rows that come twice: dropout draws a mask for each row."""
-        settings = self.settings
-        if isinstance(batch, PackedBatch):
-            assert self._copies is not None
-            decoded = self._copies.decoded(batch)
-        else:
-            decoded = batch.decoded(self.model)
-        return cross_entropy(*self.model.factors(decoded), batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:

@@ -115,13 +115,12 @@ class Validation:
     def try_largest(self) -> None:
         """Use as much memory as `scores` does."""
         self.model.eval()
-        with torch.no_grad(), autocast(self.rank.device, self.settings.precision):
-            for pairs in self._plan.largest():
-                self._losses(pairs, pairs)
         batches = batches_of(list(map(len, self._sources)), BATCH_TOKENS)
         most = [len(numbers) * (max(len(self._sources[number]) for number in numbers) + self.task.max_extra) for numbers in batches]
         largest = batches[int(np.argmax(most))] if batches else []
-        with autocast(self.rank.device, self.settings.precision):
+        with torch.no_grad(), autocast(self.rank.device, self.settings.precision):
+            for pairs in self._plan.largest():
+                self._losses(pairs, pairs)
             self._translator.translate_tokens([self._sources[number] for number in largest], self._search)
 
     def _losses(self, sources: Indices, targets: Indices) -> Loss:

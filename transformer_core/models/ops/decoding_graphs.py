@@ -1,7 +1,6 @@
 """CUDA graphs of decoding: launching the kernels of a step one by one takes longer than running them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
 
@@ -32,15 +31,6 @@ class Steps(Protocol):
     def forcing(self) -> tuple[bool, bool]: ...
 
     def step(self, model: Any, state: Any) -> None: ...
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """Where a step is, in tensors that each step advances: its slots (K,), its target position (1,); and encodings of positions (P, D)."""
-
-    slots: Tensor
-    place: Tensor
-    encodings: Tensor
 
 
 class GraphedTransformer:
@@ -91,7 +81,8 @@ class _Steps:
         self._owner = owner
         self._search = search
         self._state = state
-        self._cursor: Cursor | None = None
+        # Where a step is, in tensors that each step advances: its slots (K,) and target position (1,); and encodings of positions (P, D).
+        self._cursor: tuple[Tensor, Tensor, Tensor] | None = None
         self._replay: Callable[[], None] | None = None
         self._valid_for: tuple[object, ...] = ()
 
@@ -122,10 +113,12 @@ class _Steps:
         """Decode as `TranslationModel.step`, at the cursor: no tensor is moved or made anew."""
         assert self._cursor is not None
         model, hypotheses = self._owner.model, len(tokens) // len(state.mask)
-        slots, place = self._cursor.slots.add_(hypotheses), self._cursor.place.add_(1)
+        slots, place, encodings = self._cursor
+        slots.add_(hypotheses)
+        place.add_(1)
         state.used, state.position = state.used + hypotheses, state.position + 1
         state.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=tokens.device)
-        embedded = (model.target_embedding or model.embedding)(tokens[:, None]) + self._cursor.encodings[place]
+        embedded = (model.target_embedding or model.embedding)(tokens[:, None]) + encodings[place]
         return model.project(model.decode_embedded(as_autocast(embedded), state, slots))
 
     def _captured(self) -> Callable[[], None]:
@@ -144,7 +137,7 @@ class _Steps:
         return self._owner.capture(run)
 
 
-def _reserve(model: Transformer, state: TransformerState, positions: int) -> Cursor:
+def _reserve(model: Transformer, state: TransformerState, positions: int) -> tuple[Tensor, Tensor, Tensor]:
     """Reserve slots for so many more positions; until then no step moves a tensor."""
     hypotheses, device = state.seen.shape[1], state.seen.device
     capacity = -(-(state.used + positions * hypotheses) // _ROOM) * _ROOM
@@ -153,7 +146,7 @@ def _reserve(model: Transformer, state: TransformerState, positions: int) -> Cur
     count = state.position + (capacity - state.used) // hypotheses
     none = model.output_weight.new_zeros(count, model.d_model)
     encodings = none if model.target_positions is None else model.target_positions(0, count)  # As many as the model has learned.
-    return Cursor(slots, torch.full((1,), state.position - 1, device=device), encodings)
+    return slots, torch.full((1,), state.position - 1, device=device), encodings
 
 
 def _tensors(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -226,5 +226,4 @@ class _LinearRelu(Function):
 
 def linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
     """Return max(0, x W^T + b), in the type of x: (..., D) to (..., F)."""
-    out: Tensor = _LinearRelu.apply(x.reshape(-1, x.shape[-1]), linear.weight, linear.bias)
-    return out.view(*x.shape[:-1], -1)
+    return _LinearRelu.apply(x.reshape(-1, x.shape[-1]), linear.weight, linear.bias).view(*x.shape[:-1], -1)

@@ -109,8 +109,7 @@ class LowCopies:
             torch._foreach_copy_(copies, self.originals)
         for copy in copies:
             copy.grad = None  # A new gradient is then kept as it is, and not added to zeros.
-        decoded: Tensor = functional_call(self._packed, self._copies, (batch,))
-        return decoded
+        return functional_call(self._packed, self._copies, (batch,))
 
     def add_gradients(self, sums: Tensor) -> None:
         """Add the gradients of the last `decoded` to `sums`, which begins with those of the originals."""
@@ -127,8 +126,7 @@ def _attention(attention: MultiHeadAttention, segments: Segments, encoded: KeysA
             key, value, query = _projected(attention, x, "key", "value", "query")
         else:
             key, value, query = *encoded, attention.queries(x)
-        output: Tensor = attention.output(packed_attention(query, key, value, segments).transpose(1, 2).flatten(2))
-        return output
+        return attention.output(packed_attention(query, key, value, segments).transpose(1, 2).flatten(2))
 
     return attend
 

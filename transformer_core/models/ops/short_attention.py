@@ -137,5 +137,4 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, queries: Packed, 
     Returns:
         (n, H, d), contiguous.
     """
-    out: Tensor = _ShortAttention.apply(query, key, value, queries, keys, causal)
-    return out
+    return _ShortAttention.apply(query, key, value, queries, keys, causal)
