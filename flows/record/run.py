@@ -172,8 +172,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten nested sections: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
     flat: dict[str, str] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = str(value)
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": str(value)}
     return flat

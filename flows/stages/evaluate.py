@@ -40,8 +40,7 @@ def run(params: Params) -> str:
     with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
         report = gather(params, with_all)
     report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
-    page = render(report, scoring)
-    scores = scores_document(report, scoring)
+    page, scores = render(report, scoring), scores_document(report, scoring)
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, scoring))
     rows = [f"{group.label},{group.size},{group.score:.2f}\n" for group in report.by_length]
@@ -61,14 +60,12 @@ def gather(params: Params, scoring: Scoring) -> Report:
     Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
     cannot be scored, or look tokenised while evaluate.allow_tokenised is off. See also `read_manifest`.
     """
-    paths.require(
-        paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING
-    )
+    made = (paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, DECODING)
+    paths.require(*made, paths.AVERAGED / SUBWORD)
     manifest, model = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
-    hypotheses, references, sources = read_aligned(
-        paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}"
-    )
+    raw = (paths.RAW / f"test.{language}" for language in (target, source))
+    hypotheses, references, sources = read_aligned(paths.DECODED / paths.HYPOTHESES, *raw)
     sets = {"test": (hypotheses, references)}
     for split in (split for split in manifest["splits"] if split not in ("train", "test")):
         outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
@@ -77,6 +74,10 @@ def gather(params: Params, scoring: Scoring) -> Report:
     for split, (_, expected) in sets.items():
         for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
+    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
+    # Of a training that was resumed, or came from a cache, the time of its updates; from a cache of another clone, without a record.
+    seconds["train"] = max(seconds["train"] or 0, model["training"]["seconds"])
+    training = read_record(identity_of(model["training"]))
     sentence_scores = scoring.sentence_scores(hypotheses, references)
     right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
     return Report(
@@ -85,7 +86,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         model=model,
         parameters=read_output(paths.TRAINING_METRICS)["parameters"],
         settings=params.model_dump(exclude={"machine"}),
-        seconds=stage_seconds(params, model["training"]["seconds"]),
+        seconds=seconds,
         decoding=read_output(DECODING),
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),
@@ -98,7 +99,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         references=references,
         hypotheses=hypotheses,
         attention=attention,
-        lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
+        lineage=Lineage(*(without_mlflow_tags(tags) for tags in (lineage(), training.tags if training else {})), locked_outputs()),
         gains=dict(gains(sets, scoring)) if params.parent else {},
     )
 
@@ -126,18 +127,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
     return Attended(index, attention_maps(model, subword, *pairs[index]))
-
-
-def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
-    """Return the seconds of each earlier stage here; for a training that was resumed or cached, the time of its updates."""
-    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
-    return {**seconds, "train": max(seconds["train"] or 0, training)}
-
-
-def training_tags(training: Mapping[str, Any]) -> dict[str, str]:
-    """Return the training's tags from its record; empty if the training came from a cache."""
-    record = read_record(identity_of(training))
-    return without_mlflow_tags(record.tags) if record else {}
 
 
 def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:

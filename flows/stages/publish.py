@@ -67,9 +67,14 @@ def run(params: Params) -> str:
         sender = Sender(uri)
         client, training = sender.client, sender.send(record)
         send_others(uri)
-        link = run_link(uri, training)
+        link, command = run_link(uri, training), ui_command(uri)
+        see = f"{command}, then {link}" if command else link
+        summary = f"{task.headline(scores)} on the test set of {scores['corpus']}\nreport: {paths.REPORT}\ntraining: {see}"
         if experiment := os.environ.get(DVC_EXPERIMENT):
-            return _recorded(experiment, name, training, _summary(scores, task, uri, link))
+            write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
+            print(summary)
+            remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
+            return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
@@ -85,17 +90,17 @@ def run(params: Params) -> str:
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
             settle(client, version, MAIN_TEST, decision, float(scores[task.key]), params.machine, link)
-        for split in scores.get("tests", {}) if decided is None else ():
+        for split, of_split in scores.get("tests", {}).items() if decided is None else ():
             outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
             further = decide(client, version, scoring, outputs, expected, task.key, split)
-            settle(client, version, split, further, float(scores["tests"][split][task.key]), params.machine, link)
+            settle(client, version, split, further, float(of_split[task.key]), params.machine, link)
             for key, value in further.tags(split).items():
                 client.set_model_version_tag(name, version.version, key, value)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
         write_json(paths.PUBLISHED, {**published, **decision.tags()})
         for key, value in reversed(decision.tags().items()):  # The decision itself last.
             client.set_model_version_tag(name, version.version, key, value)
-    print(_summary(scores, task, uri, link))
+    print(summary)
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
@@ -117,14 +122,6 @@ def settle(client: MlflowClient, version: ModelVersion, split: str, decision: De
         found.append(("score", fault, f"Look at the examples in {paths.REPORT}."))
     for cause, fault, remedy in found:
         alarm(machine, f"{name}-{number}-{split}", cause, fault, remedy, link)
-
-
-def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
-    """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
-    write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
-    print(summary)
-    remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
-    return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
 def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
@@ -182,24 +179,13 @@ def packed(folder: Path) -> Path:
 
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target: str) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal. `target` is the language."""
-    further = {
-        tag_of(key, split): value
-        for split, of_split in scores.get("tests", {}).items()
-        for key, value in {
-            task.key: str(of_split[task.key]),
-            "references": sha256_of(paths.RAW / f"{split}.{target}"),
-            "hypotheses": sha256_of(paths.DECODED / f"{split}.hyp"),
-        }.items()
-    }
+    tags = {key: str(scores[key]) for key in ("corpus", "signature", COMET, f"{COMET}_signature") if key in scores}
+    for split, of_split in {MAIN_TEST: scores, **scores.get("tests", {})}.items():
+        raw, outputs = paths.RAW / f"{split}.{target}", paths.DECODED / f"{split}.hyp"
+        values = {task.key: str(of_split[task.key]), "references": sha256_of(raw), "hypotheses": sha256_of(outputs)}
+        tags |= {tag_of(key, split): value for key, value in values.items()}
     gains = {tag_of("gain", split): _gain_in_words(gain) for split, gain in scores.get("gains", {}).items()}
-    return {
-        **further,
-        **gains,
-        **{key: str(scores[key]) for key in (task.key, "corpus", "signature", COMET, f"{COMET}_signature") if key in scores},
-        "references": scores["references_sha256"],
-        "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
-        "fingerprint": fingerprint,
-    }
+    return {**tags, **gains, "fingerprint": fingerprint}
 
 
 def _gain_in_words(gain: Mapping[str, float]) -> str:
@@ -211,9 +197,3 @@ def _gain_in_words(gain: Mapping[str, float]) -> str:
 def requirements() -> list[str]:
     """The packages of the served model as pip takes them, in their versions here."""
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
-
-
-def _summary(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
-    command = ui_command(uri)
-    see = f"{command}, then {link}" if command else link
-    return f"{task.headline(scores)} on the test set of {scores['corpus']}\nreport: {paths.REPORT}\ntraining: {see}"

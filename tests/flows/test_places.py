@@ -102,7 +102,7 @@ def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Se
     os.utime(state, (submitted + 9 * HOURS,) * 2)
     assert job.tries_again(75, [state], submitted + 10 * HOURS)
     assert not job.tries_again(75, [state], submitted + 12 * HOURS)
-    job.asked_to_stop.touch()
+    job.file("stop").touch()
     assert not job.tries_again(75, [state], submitted + 10 * HOURS)
 
 
@@ -208,7 +208,7 @@ def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Setting
         assert jobs.look(job.name).phase == phase, answer
         assert jobs.find() == (None if phase == "ended" else job.name)
     assert jobs.submit() == job.name
-    jobs.stop(job.name, running=True)
+    jobs.stop(job.name)
     asked = (tmp_path / "asked").read_text().splitlines()[-3:]
     assert [line.split()[0] for line in asked] == ["delete", "apply", "delete"]
     assert "--cascade=foreground" in asked[-1]

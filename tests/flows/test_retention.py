@@ -68,12 +68,11 @@ def test_what_is_old_is_shown_and_only_removed_when_asked_and_what_a_commit_or_r
 
 @pytest.mark.usefixtures("repository")
 def test_what_a_commit_of_any_branch_or_an_experiment_needs_stays_also_the_files_of_a_folder() -> None:
-    Path("dvc.yaml").write_text("stages: {one: {cmd: mkdir -p one && cp in.txt one, deps: [in.txt], outs: [one]}}")
     for ref in ("refs/heads/side", "refs/tags/v1", "refs/exps/ab/c"):
+        Path("dvc.yaml").write_text("stages: {one: {cmd: mkdir -p one && cp in.txt one, deps: [in.txt], outs: [one]}}")
         Path("in.txt").write_text(ref)
         Repo().reproduce()
-        git("add", "-A")
-        git("commit", "-q", "-m", ref)
+        git("commit", "-q", "-m", ref, "dvc.yaml", "dvc.lock", "in.txt")
         git("update-ref", ref, "HEAD")
         git("reset", "-q", "--hard", "HEAD~")
     git("merge", "-q", "--strategy=ours", "-m", "dropped", "side")
