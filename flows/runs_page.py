@@ -49,21 +49,15 @@ class TestSet(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run on the page. Its number stands for it in tables and curves; the first one is the base.
-
-    Attributes:
-        metrics: the values that MLflow has of its evaluation.
-        curves: values by update, by the names of `CURVES`.
-        seconds: duration of its training; None if MLflow does not have it.
-    """
+    """A run on the page. Its number stands for it in tables and curves; the first one is the base."""
 
     number: int
     name: str
     link: str
     settings: Mapping[str, str]
-    metrics: Mapping[str, float]
-    curves: "Mapping[str, pd.Series[float]]"
-    seconds: float | None
+    metrics: Mapping[str, float]  # Of its evaluation, as MLflow has them.
+    curves: "Mapping[str, pd.Series[float]]"  # Values by update, by the names of `CURVES`.
+    seconds: float | None  # Duration of its training; None if MLflow does not have it.
 
 
 def compared(

@@ -121,9 +121,8 @@ def _code(tree: str) -> str:
 def train(trial: Trial, files: Snapshot, machine: Machine) -> None:
     """Train, decode and score in a worktree, and write the figures.
 
-    Raises:
-        StageError: a stage failed; the worktree is kept, and the next call continues in it.
-        UserError: as `worktree`; exit code 69, another process trains it.
+    Raises `StageError`: a stage failed; the worktree is kept, and the next call continues in it. `UserError`: as `worktree`; 69, another
+    process trains it.
     """
     result = trial.result.absolute()
     with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder, chdir(folder):

@@ -50,16 +50,11 @@ def stages_up_to(last: str | None) -> list[str]:
 
 
 class StageOutput:
-    """The output of a stage, passed on without the advice of DVC.
-
-    Attributes:
-        last_line: the last line, passed on or not.
-        resumed: the update from which the training has gone on last.
-    """
+    """The output of a stage, passed on without the advice of DVC."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self.last_line, self.resumed = "", 0
+        self._write, self.last_line = write, ""
+        self.resumed = 0  # The update from which the training has gone on last.
 
     def __call__(self, line: str) -> None:
         if not line.strip() or _ADVICE.match(line):

@@ -86,10 +86,7 @@ class Job:
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
 
-        Args:
-            code: exit code of the job.
-            states: saved states of its training, whose times are those of its progress; none for another stage.
-            now: seconds since the epoch.
+        The times of `states`, those of its training, are those of its progress.
         """
         last = max(file.stat().st_mtime for file in (self.file("submitted"), *states))
         return code in TRANSIENT and not self.file("stop").exists() and now - last < 3600 * self.machine.patience_hours
@@ -159,23 +156,15 @@ def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = N
     return done.stdout
 
 
-def check_places(machine: Machine) -> None:
-    """Raise a `UserError` (78) for a key of `machine.places` that is no stage."""
-    for name in machine.places:
-        if name not in stages():
-            message = f"params.yaml: machine.places.{name}: no such stage"
-            raise configuration_error(message, did_you_mean(name, stages(), f"Stages: {', '.join(stages())}."))
-
-
 def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     """Run a stage in its place, and return its closing line.
 
-    Raises:
-        UserError: the error of a node; 69 if the scheduler does not answer, or the job left no report.
-        StageError: a bug ended a node.
-        Interrupted: stopped, here or in the scheduler; a training has saved its state.
+    Raises `UserError`: the error of a node; 69 if the scheduler does not answer, or the job left no report; 78 for a place of no stage.
+    `StageError`: a bug ended a node. `Interrupted`: stopped, here or in the scheduler; a training has saved its state.
     """
-    check_places(params.machine)
+    if unknown := [name for name in params.machine.places if name not in stages()]:
+        message, known = f"params.yaml: machine.places.{unknown[0]}: no such stage", f"Stages: {', '.join(stages())}."
+        raise configuration_error(message, did_you_mean(unknown[0], stages(), known))
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)

@@ -65,24 +65,20 @@ class SlurmQueue(Scheduler):
         _slurm("scancel", *(["--signal=TERM"] if self.look(number).phase == "running" else []), number)
 
 
-def saved_states(stage: str) -> list[Path]:
-    """Return the states of the training of stage train; another stage saves none."""
-    if stage != "train":
-        return []
-    from flows.record.recorder import fingerprint_of
-    from transformer_core.training.checkpoint import state_files, state_of
-
-    return state_files(state_of(fingerprint_of(load_params())))
-
-
 @reports_errors
 def main(stage: str, code: str) -> int:
     """End a job, whose srun had this exit code: queue it again after a fault that may pass. Returns the exit code of its nodes."""
-    job = Job.of(stage, load_params())
+    params, states = load_params(), list[Path]()
+    if stage == "train":  # Another stage saves no states.
+        from flows.record.recorder import fingerprint_of
+        from transformer_core.training.checkpoint import state_files, state_of
+
+        states = state_files(state_of(fingerprint_of(params)))
+    job = Job.of(stage, params)
     # Without a report the nodes were not started: srun itself failed, or a node was lost.
     report = job.outcome()
     ended = int(report["code"] if report else ExitCode.UNAVAILABLE if int(code) else ExitCode.DONE)
-    if job.tries_again(ended, saved_states(stage), time.time()):
+    if job.tries_again(ended, states, time.time()):
         print(f"queued again after {ended}", flush=True)
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     elif ended:

@@ -108,12 +108,8 @@ def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
 class Recorder(Observer):
     """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
 
-    Args:
-        directory: the folder of the training's record, for the CSV files.
-        updates: number of updates of the whole training.
-        task: the task, for the score of greedy outputs in a validation.
-        sentences: number of sentences of valid that are translated for it.
-        further: names of further scores of a validation.
+    It writes CSV files to `directory`, the folder of the training's record. `sentences` of valid are translated for its score; `further`
+    are names of further scores of a validation.
     """
 
     def __init__(self, directory: Path, updates: int, task: Task, sentences: int, further: Sequence[str] = ()) -> None:

@@ -77,14 +77,11 @@ class ServedTranslator(PythonModel):
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
 
-        Args:
-            context: MLflow's context, not used.
-            model_input: lines of the source language, of at most `MOST_CHARACTERS`; a long one is translated in parts, see `LineReader`.
-            params: the fields of `RequestParams`; those left out are the model's own (`ModelConfig.decode`).
+        A line has at most `MOST_CHARACTERS`; a long one is translated in parts, see `LineReader`. `params` has fields of `RequestParams`;
+        those left out are the model's own (`ModelConfig.decode`).
 
-        Raises:
-            Refused: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if memory
-                ran out, 500 if no engine was asked for.
+        Raises `Refused`: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if
+        memory ran out, 500 if no engine was asked for.
         """
         asked = _asked(self.usual | (params or {}))
         lines = [_checked(number, line) for number, line in enumerate(model_input)]

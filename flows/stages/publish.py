@@ -84,7 +84,7 @@ def run(params: Params) -> str:
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
         comet = params.evaluate.comet if params.publish.by == COMET else None
         with with_comet(scoring, comet, "evaluate.comet", lambda _: sources) as asked:
-            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key)
+            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key, MAIN_TEST)
         numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from flows.places.jobs import Job, check_places
+from flows.places.jobs import Job, run_elsewhere
 from flows.places.kubernetes import KubernetesJobs
 from flows.places.slurm import SlurmQueue
 from flows.process.runner import exit_file, report_exit
@@ -64,7 +64,7 @@ def test_a_wrong_place_is_refused(place: dict[str, object], words: str, settings
 def test_a_place_of_no_stage_is_refused(settings: Settings) -> None:
     params = settings(places={"trian": {"on": "slurm", "time": "12"}})
     with refused(78, r"machine\.places\.trian: no such stage\. Did you mean train\?"):
-        check_places(params.machine)
+        run_elsewhere("train", params.machine.places["trian"], params)
 
 
 def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine(settings: Settings) -> None:
