@@ -80,9 +80,7 @@ class _OutputReader:
 
     def __init__(self, child: "subprocess.Popen[bytes]", on_line: Callable[[str], None]) -> None:
         assert child.stdout is not None
-        self._pipe = child.stdout.fileno()
-        self._on_line = on_line
-        self._rest = b""
+        self._pipe, self._on_line, self._rest = child.stdout.fileno(), on_line, b""
 
     def pass_on(self, seconds: float | None) -> bool:
         """Pass lines on until the output ends (return True) or the seconds are over (return False)."""

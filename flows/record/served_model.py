@@ -18,7 +18,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import EngineOption
 from transformer_core.decoding.glossary import glossary_of
 from transformer_core.decoding.library import LoadedModel, Options
-from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
+from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.schema import validate_document
@@ -107,7 +107,9 @@ class ServedTranslator(PythonModel):
                 raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
             own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
             raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
-        scored = [[_scored(hypothesis) for hypothesis in ranked] for ranked in found]
+        scored: list[list[Scored]] = [
+            [{"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in ranked] for ranked in found
+        ]
         return scored if asked.nbest else [best for best, *_ in scored]
 
 
@@ -126,10 +128,6 @@ def _asked(params: dict[str, Any]) -> RequestParams:
         return validate_document(RequestParams, params, Path("params"))
     except UserError as error:
         raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
-
-
-def _scored(hypothesis: Hypothesis) -> Scored:
-    return {"text": hypothesis.text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
 
 
 set_model(ServedTranslator())

@@ -18,9 +18,12 @@ from transformer_core.processes import in_child
 
 
 def run(params: Params) -> str:
-    """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
+    """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one. Raises `UserError` (78): a tag of the corpus is no symbol."""
     settings, languages = params.bpe, [params.download.source, params.download.target]
-    _check_tags(settings.user_symbols)
+    # Stage download checks the same, and does not run again when the symbols change.
+    for tag in sorted(tags_of_corpus().difference(settings.user_symbols)):
+        fault = f"{PARAMS_FILE}: bpe.user_symbols: must have {tag}, the tag of sentences of data/raw, got {settings.user_symbols}"
+        raise configuration_error(fault, "Add it, so that it is one token.")
     if params.clean.placeholders:
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *SYMBOLS]})
     if params.download.task.to_symbols:
@@ -41,16 +44,6 @@ def _learn(texts: Sequence[Path], model: Path, settings: Bpe) -> None:
         pairs = sum(1 for _ in read_raw_lines(texts[0]))
         lines = chain.from_iterable(sampled(read_lines(text), pairs, settings.sample, settings.seed) for text in texts)
     train_subword(lines, model, settings)
-
-
-def _check_tags(symbols: list[str]) -> None:
-    """Check that the tags of the corpus are symbols. Raises `UserError` (78): one is not.
-
-    Stage download checks the same, and does not run again when the symbols change.
-    """
-    for tag in sorted(tags_of_corpus().difference(symbols)):
-        fault = f"{PARAMS_FILE}: bpe.user_symbols: must have {tag}, the tag of sentences of data/raw, got {symbols}"
-        raise configuration_error(fault, "Add it, so that it is one token.")
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:

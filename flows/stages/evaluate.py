@@ -146,6 +146,11 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
     values = {split: _rounded(scores.values) for split, scores in report.scores.items()}
     further = {name: {**found, "lines": report.scores[name].lines} for name, found in values.items() if name not in ("test", "valid")}
     published = [score.key for score in scoring.published if score.key in test.values]
+    gains = {
+        split: _rounded({"before": one.baseline, "gain": one.difference, "low": one.low, "high": one.high})
+        | {"p_value": round(one.p_value, 4)}
+        for split, one in report.gains.items()
+    }
     return {
         **{key: score for key, score in values["test"].items() if key not in published},
         "corpus": report.manifest["corpus"],
@@ -158,7 +163,7 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
         **_rounded(test.shares),
         "valid": values["valid"],
         **({"tests": further} if further else {}),
-        **({"gains": {split: _gain(gain) for split, gain in report.gains.items()}} if report.gains else {}),
+        **({"gains": gains} if gains else {}),
     }
 
 
@@ -177,11 +182,6 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
 
 
-def _gain(gain: Comparison) -> dict[str, float]:
-    values = {"before": gain.baseline, "gain": gain.difference, "low": gain.low, "high": gain.high}
-    return {**_rounded(values), "p_value": round(gain.p_value, 4)}
-
-
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in values.items()}
 
@@ -189,9 +189,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     """Write the record of this evaluation, a child of the training's run; its id is a hash of that run, outputs, settings and scores."""
     hypotheses = [paths.DECODED / f"{split}.hyp" for split in report.scores]
-    digest = hashlib.sha256()
-    for path in hypotheses:
-        digest.update(path.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in hypotheses))
     training, decoding = report.model["training"], report.decoding
     search = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
     settings = {"average": report.settings["average"], "decode": search}
@@ -202,12 +200,7 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     run.parameters = flatten({**settings, **described})
-    run.tags = {
-        **lineage(),
-        "kind": "evaluation",
-        "corpus": scores["corpus"],
-        NAME: f"{scoring.task.run_name(scores)}, {searched}",
-    }
+    run.tags = lineage() | {"kind": "evaluation", "corpus": scores["corpus"], NAME: f"{scoring.task.run_name(scores)}, {searched}"}
     test = report.scores["test"]
     run.measure(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
     run.measure(training["updates"], scores["valid"], context="valid")
