@@ -88,8 +88,10 @@ class Job:
 
         The times of `states`, those of its training, are those of its progress.
         """
+        if code not in TRANSIENT or self.file("stop").exists():
+            return False
         last = max(file.stat().st_mtime for file in (self.file("submitted"), *states))
-        return code in TRANSIENT and not self.file("stop").exists() and now - last < 3600 * self.machine.patience_hours
+        return now - last < 3600 * self.machine.patience_hours
 
 
 class Seen(NamedTuple):

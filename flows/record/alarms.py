@@ -57,7 +57,7 @@ def link_of(identity: str) -> str:
 class Vitals:
     """How a training goes: the recorder writes it, a thread of `watching` reads it."""
 
-    moved: float = field(default_factory=time.monotonic)  # Time of the last update or validation.
+    moved: float = field(default_factory=time.monotonic)  # Monotonic time of the last update or validation.
     speeds: list[float] = field(default_factory=list)  # Target tokens a second of each record.
     skipped: list[int] = field(default_factory=list)  # The last updates in a row that were not finite, without those that fp16 expects.
 

@@ -75,9 +75,9 @@ def gather(params: Params, scoring: Scoring) -> Report:
         for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
     seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
-    # Of a training that was resumed, or came from a cache, the time of its updates; from a cache of another clone, without a record.
+    # A training that was resumed or cached took the time of its updates.
     seconds["train"] = max(seconds["train"] or 0, model["training"]["seconds"])
-    training = read_record(identity_of(model["training"]))
+    training = read_record(identity_of(model["training"]))  # None for a training that came from a cache.
     sentence_scores = scoring.sentence_scores(hypotheses, references)
     right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
     return Report(
@@ -99,7 +99,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         references=references,
         hypotheses=hypotheses,
         attention=attention,
-        lineage=Lineage(*(without_mlflow_tags(tags) for tags in (lineage(), training.tags if training else {})), locked_outputs()),
+        lineage=Lineage(without_mlflow_tags(lineage()), without_mlflow_tags(training.tags if training else {}), locked_outputs()),
         gains=dict(gains(sets, scoring)) if params.parent else {},
     )
 
