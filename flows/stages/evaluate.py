@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import Comparison, Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -74,6 +74,11 @@ def gather(params: Params, scoring: Scoring) -> Report:
     for split, (_, expected) in sets.items():
         for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
+    gains = {}
+    for split, (outputs, expected) in sets.items() if params.parent else ():
+        if split != "valid":  # Over the model that the training started from.
+            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
+            gains[split] = next(scoring.comparisons(before, outputs, expected))
     seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
     # A training that was resumed or cached took the time of its updates.
     seconds["train"] = max(seconds["train"] or 0, model["training"]["seconds"])
@@ -100,16 +105,8 @@ def gather(params: Params, scoring: Scoring) -> Report:
         hypotheses=hypotheses,
         attention=attention,
         lineage=Lineage(without_mlflow_tags(lineage()), without_mlflow_tags(training.tags if training else {}), locked_outputs()),
-        gains=dict(gains(sets, scoring)) if params.parent else {},
+        gains=gains,
     )
-
-
-def gains(sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], scoring: Scoring) -> Iterator[tuple[str, Comparison]]:
-    """Yield the test sets and the comparison with the model that the training started from, by the main score."""
-    for split, (outputs, references) in sets.items():
-        if split != "valid":
-            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
-            yield split, next(scoring.comparisons(before, outputs, references))
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:

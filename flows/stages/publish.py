@@ -40,6 +40,8 @@ SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 ASKED = {"nbest": False, "scores": False, "glossary": ""}  # What a request can ask for beside a search.
+# Over the model that the training started from, as +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12.
+GAIN = "{gain:+.2f} ({low:+.2f} to {high:+.2f}, p = {p_value:.4f}) over {before:.2f}"
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
 REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "sentencex", "torch")
 
@@ -184,14 +186,8 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target
         raw, outputs = paths.RAW / f"{split}.{target}", paths.DECODED / f"{split}.hyp"
         values = {task.key: str(of_split[task.key]), "references": sha256_of(raw), "hypotheses": sha256_of(outputs)}
         tags |= {tag_of(key, split): value for key, value in values.items()}
-    gains = {tag_of("gain", split): _gain_in_words(gain) for split, gain in scores.get("gains", {}).items()}
+    gains = {tag_of("gain", split): GAIN.format(**gain) for split, gain in scores.get("gains", {}).items()}
     return {**tags, **gains, "fingerprint": fingerprint}
-
-
-def _gain_in_words(gain: Mapping[str, float]) -> str:
-    """Return a gain over the model that the training started from, as in +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12."""
-    interval = f"{gain['low']:+.2f} to {gain['high']:+.2f}, p = {gain['p_value']:.4f}"
-    return f"{gain['gain']:+.2f} ({interval}) over {gain['before']:.2f}"
 
 
 def requirements() -> list[str]:
