@@ -3,11 +3,11 @@
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+from flows import runs_page
 from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
 from flows.record.run import REFERENCES, SOURCES
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from flows import runs_page
-
 _NAMED = 5
 
 
@@ -40,8 +38,7 @@ class TestSet(NamedTuple):
     hypotheses: Path
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """An evaluation run with the settings of its training beside its own, and its test sets by the SHA-256 of their references.
 
     Its name has that of its training, because two evaluations with the same search may have the same name.
@@ -153,8 +150,6 @@ def chosen_runs(chosen: Namespace, client: "MlflowClient") -> list[str]:
 
 def write_page(chosen: Namespace, params: Params, uri: str) -> int:
     """Write the page of many runs. Raises `UserError`: as `fetch`; 65, no run has a test set."""
-    from flows import runs_page  # Here: matplotlib takes a second to load.
-
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
@@ -172,10 +167,8 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
     return ExitCode.DONE
 
 
-def _on_page(number: int, run: Evaluated, client: "MlflowClient", uri: str) -> "runs_page.Run":
+def _on_page(number: int, run: Evaluated, client: "MlflowClient", uri: str) -> runs_page.Run:
     import pandas as pd
-
-    from flows import runs_page
 
     curves: dict[str, pd.Series[float]] = {}
     seconds, training = None, run.training
@@ -196,12 +189,10 @@ def _shown(value: object) -> str:
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code; 65, the runs were scored against different references."""
-    parser = Parser(
-        prog="python -m flows.compare", description="Compare MLflow runs: settings, metrics and translations.", allow_abbrev=False
-    )
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="the beginning of a run's name, fingerprint or id; none: a list of the latest"
-    )
+    purpose = "Compare MLflow runs: settings, metrics and translations."
+    parser = Parser(prog="python -m flows.compare", description=purpose, allow_abbrev=False)
+    of_runs = "the beginning of a run's name, fingerprint or id; none: a list of the latest"
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=of_runs)
     parser.add_argument("--page", metavar="FILE", type=Path, help="write an HTML page of any number of runs; the first is the base")
     parser.add_argument("--sweep", metavar="NAME", help="after these runs those of a folder of results/sweeps, for --page")
     parser.add_argument("--experiment", metavar="NAME", help="after these runs the trainings of an MLflow experiment, for --page")

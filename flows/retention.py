@@ -5,18 +5,25 @@ run of a stage needs. Exports of models and clones of nodes are removed when the
 """
 
 import logging
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from flows.dvc.commands import DVC_FILE
 from flows.dvc.worktree import remove_worktree
+from flows.process.child import git
+from flows.process.paths import DVC_LOCK
 from flows.process.runner import reports_errors
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.errors import UserError
 from transformer_core.files import WORKTREES, is_locked, read_json
-from transformer_core.yaml_io import read_yaml
+
+# An MD5 of a file or of a folder's listing in a file of DVC; not the beginning of a longer sum, such as git's.
+_SUM = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
 
 
 class Old(NamedTuple):
@@ -76,23 +83,30 @@ def worktrees() -> Iterator[Old]:
 
 
 def cached(before: float) -> Iterator[Old]:
-    """Yield the objects in DVC's cache that nothing needs: no commit or experiment, not the workspace, and no run of a stage since then."""
+    """Yield the objects in DVC's cache that nothing names: no commit or experiment, not the workspace, and no run of a stage since then."""
     from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
 
-    logging.getLogger("dvc").setLevel(logging.ERROR)  # It warns of each output in each commit whose sum is not in dvc.lock.
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # It warns of each output whose sum is not in dvc.lock.
     with Repo() as repo:
-        folder = Path(repo.cache.local.path)
+        folder, runs = Path(repo.cache.local.path), Path(repo.stage_cache.cache_dir).glob("*/*/*")
         # With `force` a folder whose listing is in no cache here, as in a new clone, needs nothing: without it its files are no folder.
-        used = repo.used_objs(all_branches=True, all_tags=True, all_commits=True, all_experiments=True, force=True)
-        needed = {found.value for objects in used.values() for found in objects}
-        runs = [file for file in Path(repo.stage_cache.cache_dir).glob("*/*/*") if file.stat().st_mtime >= before]
-    for out in (out for run in runs for out in read_yaml(run).get("outs", [])):
-        needed.add(out["md5"])
-        if (listing := folder / out["md5"][:2] / out["md5"][2:]).suffix == ".dir" and listing.exists():
+        needed = {found.value for objects in repo.used_objs(force=True).values() for found in objects}
+    files = [run.read_bytes() for run in runs if run.stat().st_mtime >= before]
+    for sum_or_folder in {found.decode() for file in (*files, committed()) for found in _SUM.findall(file)}:
+        needed.add(sum_or_folder)
+        listing = folder / sum_or_folder[:2] / sum_or_folder[2:]
+        if listing.suffix == ".dir" and listing.exists():
             needed |= {entry["md5"] for entry in read_json(listing)}
     for file in folder.glob("*/*"):
         if file.parent.name + file.name not in needed:
             yield Old("DVC cache", file, Path.unlink)
+
+
+def committed() -> bytes:
+    """Return every version of dvc.lock and of .dvc files in all commits and experiments, each once: DVC itself would read all commits."""
+    blobs = ["--objects", "--no-object-names", "--filter=object:type=blob", "--filter-provided-objects"]
+    versions = git(Path(), "rev-list", "--all", "--full-history", *blobs, "--", f"*{DVC_LOCK}", f"*{DVC_FILE}")
+    return subprocess.run(["git", "cat-file", "--batch"], input=versions.encode(), capture_output=True, check=True).stdout
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """The page of `python -m flows.compare --page`: many runs beside a base, in one HTML file that needs no server."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_core.corpus.text import unit_of_length
 from transformer_core.evaluation.comparison import SideBySide, side_by_side
 from transformer_core.evaluation.examples import GroupScore, scores_by_length
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Comparison, Scoring
-from transformer_core.pictures.curves import Chart, line_chart
+from transformer_core.pictures.curves import line_chart
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +27,7 @@ CURVES = {
 }
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """A run on a test set: its outputs' main score with interval in percent, NaN if unknown, and its comparison with the base."""
 
     number: int
@@ -40,8 +38,7 @@ class Compared:
     sentences: SideBySide | None
 
 
-@dataclass(frozen=True)
-class TestSet:
+class TestSet(NamedTuple):
     """A test set of the base, and the runs that have it; `unit` is that of the groups by length."""
 
     name: str
@@ -51,23 +48,16 @@ class TestSet:
     runs: Sequence[Compared]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run on the page. Its number stands for it in tables and curves; the first one is the base.
-
-    Attributes:
-        metrics: the values that MLflow has of its evaluation.
-        curves: values by update, by the names of `CURVES`.
-        seconds: duration of its training; None if MLflow does not have it.
-    """
+class Run(NamedTuple):
+    """A run on the page. Its number stands for it in tables and curves; the first one is the base."""
 
     number: int
     name: str
     link: str
     settings: Mapping[str, str]
-    metrics: Mapping[str, float]
-    curves: "Mapping[str, pd.Series[float]]"
-    seconds: float | None
+    metrics: Mapping[str, float]  # Of its evaluation, as MLflow has them.
+    curves: "Mapping[str, pd.Series[float]]"  # Values by update, by the names of `CURVES`.
+    seconds: float | None  # Duration of its training; None if MLflow does not have it.
 
 
 def compared(
@@ -91,6 +81,8 @@ def render(runs: Sequence[Run], tests: Sequence[TestSet], price_per_hour: float 
     """Return the page. A content security policy lets it run its own script alone, which sorts tables, and load nothing."""
     names = sorted({key for run in runs for key in run.settings})
     different = [key for key in names if len({run.settings.get(key) for run in runs}) > 1]
+    drawn = {name: {str(run.number): run.curves[name] for run in runs if name in run.curves} for name in CURVES}
+    charts = [line_chart(title, note, drawn[name], measure, log) for name, (title, note, measure, log) in CURVES.items()]
     script = resources.files(PACKAGE).joinpath("templates/sort.js").read_text(encoding="utf-8")
     return page(
         "compare.html",
@@ -98,13 +90,8 @@ def render(runs: Sequence[Run], tests: Sequence[TestSet], price_per_hour: float 
         runs=runs,
         tests=tests,
         different=different,
-        charts=list(_charts(runs)),
+        charts=charts,
         price_per_hour=price_per_hour,
         script=script,
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
     )
-
-
-def _charts(runs: Sequence[Run]) -> Iterator[Chart]:
-    for name, (title, note, measure, logarithmic) in CURVES.items():
-        yield line_chart(title, note, {str(run.number): run.curves[name] for run in runs if name in run.curves}, measure, logarithmic)

@@ -58,11 +58,6 @@ class Trial:
     key: str
 
     @property
-    def name(self) -> str:
-        """Row and seed."""
-        return f"{self.row}, seed {self.seed}"
-
-    @property
     def result(self) -> Path:
         """Path of the figures, which are written at the end of the training."""
         return RESULTS / f"{self.key}.json"
@@ -90,11 +85,7 @@ class Sweep:
 
 
 def plan(
-    name: str,
-    settings: Sequence[str] = (),
-    recipe: str | None = None,
-    rows: Sequence[str] | None = None,
-    scale: int | None = None,
+    name: str, settings: Sequence[str] = (), recipe: str | None = None, rows: Sequence[str] | None = None, scale: int | None = None
 ) -> Sweep:
     """Plan the trials of a sweep and check the settings of all.
 
@@ -130,9 +121,8 @@ def _code(tree: str) -> str:
 def train(trial: Trial, files: Snapshot, machine: Machine) -> None:
     """Train, decode and score in a worktree, and write the figures.
 
-    Raises:
-        StageError: a stage failed; the worktree is kept, and the next call continues in it.
-        UserError: as `worktree`; exit code 69, another process trains it.
+    Raises `StageError`: a stage failed; the worktree is kept, and the next call continues in it. `UserError`: as `worktree`; 69, another
+    process trains it.
     """
     result = trial.result.absolute()
     with worktree(files, {**trial.document, MACHINE: machine.model_dump(mode="json")}) as folder, chdir(folder):
@@ -191,13 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for trial in missing:
         if trial.result.exists():  # By another process.
             continue
-        echo(f"Training {trial.name}", sys.stderr)
+        name = f"{trial.row}, seed {trial.seed}"
+        echo(f"Training {name}", sys.stderr)
         try:
             train(trial, planned.files, machine)
         except (StageError, UserError) as error:  # 69, another process trains it.
-            echo(f"{trial.name}: {error}", sys.stderr)
+            echo(f"{name}: {error}", sys.stderr)
             if error.exit_code != ExitCode.UNAVAILABLE or isinstance(error, StageError):
-                alarm(machine, trial.key, "failed", f"sweep: {trial.name}: {error}", "Run the sweep again: it goes on from there.")
+                alarm(machine, trial.key, "failed", f"sweep: {name}: {error}", "Run the sweep again: it goes on from there.")
             code = code or error.exit_code
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
@@ -211,12 +202,8 @@ def _parser() -> Parser:
     parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="values of a setting, as train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
     parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
-    parser.add_argument(
-        "--scale",
-        metavar="S",
-        type=positive_int,
-        help="divide the paper's widths by S (default: the power of two at which base is not wider than the recipe's model)",
-    )
+    scale = "divide the paper's widths by S (default: the power of two at which base is not wider than the recipe's model)"
+    parser.add_argument("--scale", metavar="S", type=positive_int, help=scale)
     return parser
 
 

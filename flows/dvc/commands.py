@@ -50,16 +50,11 @@ def stages_up_to(last: str | None) -> list[str]:
 
 
 class StageOutput:
-    """The output of a stage, passed on without the advice of DVC.
-
-    Attributes:
-        last_line: the last line, passed on or not.
-        resumed: the update from which the training has gone on last.
-    """
+    """The output of a stage, passed on without the advice of DVC."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self.last_line, self.resumed = "", 0
+        self._write, self.last_line = write, ""
+        self.resumed = 0  # The update from which the training has gone on last.
 
     def __call__(self, line: str) -> None:
         if not line.strip() or _ADVICE.match(line):
@@ -108,7 +103,7 @@ def repair() -> None:
     "'dvc.lock' validation failed". DVC finds what dvc.lock had recorded in its run-cache. And it waits for ever for a command that was
     killed if another process has its number, as after a restart of the machine or in another container.
     """
-    for file, is_damaged in ((Path(".dvc/tmp/rwlock"), _is_stale), (DVC_LOCK, _is_empty)):
+    for file, is_damaged in ((Path(".dvc/tmp/rwlock"), _is_stale), (DVC_LOCK, lambda file: file.exists() and not file.stat().st_size)):
         # Looked at twice, because another DVC may be writing it.
         if is_damaged(file):
             time.sleep(_WRITING_SECONDS)
@@ -137,10 +132,6 @@ def _is_running(entry: Any) -> bool:
     except psutil.Error:  # Of another user.
         return True
     return command.endswith(" ".join(entry["cmd"].split()[1:]))
-
-
-def _is_empty(file: Path) -> bool:
-    return file.exists() and not file.stat().st_size
 
 
 def failure(name: str, dvc_code: int, last_line: str) -> tuple[int, str]:

@@ -14,12 +14,9 @@ MACHINE = "machine"
 def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document for params.yaml, with comments: a recipe with the present section `machine`, and some keys changed.
 
-    Args:
-        recipe: its name; None for the present params.yaml.
-        overrides: values by dotted key, as {"train.updates": 50}.
+    Without a recipe it is the present params.yaml; `overrides` are values by dotted key, as {"train.updates": 50}.
 
-    Raises:
-        UserError: exit code 78; no such recipe or key, or an invalid value.
+    Raises `UserError` (78): no such recipe or key, or an invalid value.
     """
     present = read_yaml(PARAMS_FILE, editable_yaml) if recipe is None or PARAMS_FILE.exists() else {}
     if not isinstance(present, dict):

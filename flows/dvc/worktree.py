@@ -82,10 +82,7 @@ def _untracked(index: Mapping[str, str], *arguments: str) -> list[str]:
 def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
     """Yield a worktree with the files of a snapshot and a document as its params.yaml, named after the tracked sections.
 
-    It is removed after the block, and stays after an exception.
-
-    Raises:
-        UserError: exit code 69; another process works in it. 78; git cannot make it.
+    It is removed after the block, and stays after an exception. Raises `UserError`: 69, another process works in it; 78, git fails.
     """
     tracked = {name: section for name, section in document.items() if name != MACHINE}
     folder = WORKTREES.absolute() / sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()[:16]

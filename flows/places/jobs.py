@@ -11,20 +11,22 @@ import shlex
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib import resources
+from math import inf
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from jinja2 import Environment, StrictUndefined
 
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
-from flows.process.paths import STATE, sections_up_to, stages
+from flows.process.paths import STATE, settings_up_to, stages
 from flows.process.patience import Patience
 from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
@@ -35,6 +37,9 @@ from transformer_core.places import Kubernetes, Place, Slurm
 JOBS = STATE / "jobs"
 POLL_SECONDS = 2.0
 _NAME_DIGITS = 8
+RENDEZVOUS_PORT = 29400
+# Schedulers may signal up to a minute early; Python, torchrun and srun need time to end.
+ENDING_SECONDS = 30
 Answer = TypeVar("Answer")
 
 
@@ -49,19 +54,12 @@ class Job:
     @classmethod
     def of(cls, stage: str, params: Params) -> "Job":
         """Return the job of a stage. Its name has a hash of this folder, the stage, and the settings up to it."""
-        settings = params.model_dump(mode="json", include={*sections_up_to(stage)})
-        key = sha256(json.dumps([str(Path.cwd()), stage, settings], sort_keys=True).encode()).hexdigest()
+        key = sha256(json.dumps([str(Path.cwd()), stage, settings_up_to(stage, params)], sort_keys=True).encode()).hexdigest()
         return cls(stage, f"{stage.replace('_', '-')}-{key[:_NAME_DIGITS]}", params.machine)
 
-    @property
-    def log(self) -> Path:
-        """The output of all its nodes."""
-        return JOBS / f"{self.name}.log"
-
-    @property
-    def asked_to_stop(self) -> Path:
-        """A file that is there once somebody has stopped the job: it is not queued again."""
-        return JOBS / f"{self.name}.stop"
+    def file(self, ending: str) -> Path:
+        """Return a file: `log`, the output of all nodes; `stop`, there once somebody has stopped the job; `submitted`, as old as it is."""
+        return JOBS / f"{self.name}.{ending}"
 
     def reports(self) -> list[Path]:
         """Return the reports of its nodes, node 0 first."""
@@ -71,9 +69,9 @@ class Job:
     def clear(self) -> None:
         """Remove what earlier jobs of this name and stage have left, and note the time of this one."""
         JOBS.mkdir(parents=True, exist_ok=True)
-        for file in (self.log, self.asked_to_stop, *self.reports()):
+        for file in (self.file("log"), self.file("stop"), *self.reports()):
             file.unlink(missing_ok=True)
-        self._submitted.touch()
+        self.file("submitted").touch()
 
     def outcome(self) -> dict[str, Any] | None:
         """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any.
@@ -88,51 +86,55 @@ class Job:
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
 
-        Args:
-            code: exit code of the job.
-            states: saved states of its training, whose times are those of its progress; none for another stage.
-            now: seconds since the epoch.
+        The times of `states`, those of its training, are those of its progress.
         """
-        if code not in TRANSIENT or self.asked_to_stop.exists():
+        if code not in TRANSIENT or self.file("stop").exists():
             return False
-        last = max(file.stat().st_mtime for file in (self._submitted, *states))
+        last = max(file.stat().st_mtime for file in (self.file("submitted"), *states))
         return now - last < 3600 * self.machine.patience_hours
 
-    @property
-    def _submitted(self) -> Path:
-        return JOBS / f"{self.name}.submitted"
 
-
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What a scheduler says of a job: its phase, and the reason in the scheduler's words."""
 
     phase: Literal["waiting", "running", "ended"]
     words: str = ""
 
 
-def render(template: str, values: dict[str, Any]) -> str:
-    """Return the text of a job from a template of Jinja; a missing value is an error."""
-    text = resources.files("flows.places").joinpath("templates", template).read_text(encoding="utf-8")
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
-    environment.filters |= {"shell": shlex.quote, "json": json.dumps}
-    return environment.from_string(text).render(values)
+class Scheduler(ABC):
+    """What submits and stops a job. Each method raises `UserError`: 69 if the scheduler does not answer, 78 if it refuses."""
 
+    def __init__(self, place: Place, job: Job) -> None:
+        self.place, self.job = place, job
 
-class Scheduler(Protocol):
-    """What submits and stops jobs. Each method raises `UserError`: 69 if it does not answer, 78 if it refuses."""
-
+    @abstractmethod
     def find(self) -> str | None:
         """Return the number of the job that has not ended, or None."""
 
+    @abstractmethod
     def submit(self) -> str:
         """Submit the job and return its number."""
 
+    @abstractmethod
     def look(self, number: str) -> Seen:
         """Return what the job does."""
 
-    def stop(self, number: str, running: bool) -> None:
+    @abstractmethod
+    def stop(self, number: str) -> None:
         """Send its nodes SIGTERM, or remove it from the queue."""
+
+    def render(self, template: str, **values: Any) -> str:
+        """Return the text of the job from a template of Jinja, for which place, job and these are values; a missing one is an error."""
+        text = resources.files("flows.places").joinpath("templates", template).read_text(encoding="utf-8")
+        environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        environment.filters |= {"shell": shlex.quote, "json": json.dumps}
+        job = {"name": self.job.name, "stage": self.job.stage, "folder": str(Path.cwd()), "log": str(self.job.file("log").resolve())}
+        grace = self.job.machine.grace_seconds + ENDING_SECONDS
+        return environment.from_string(text).render(self.place.model_dump() | job | values, port=RENDEZVOUS_PORT, grace=grace)
+
+    def answer(self, question: Callable[[], Answer]) -> Answer:
+        """Return the answer of a scheduler, which is asked again while it is away: its jobs go on."""
+        return Patience(self.job.machine.patience_hours).retry(question, partial(echo, stream=sys.stderr))
 
 
 def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
@@ -156,47 +158,31 @@ def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = N
     return done.stdout
 
 
-def check_places(machine: Machine) -> None:
-    """Raise a `UserError` (78) for a key of `machine.places` that is no stage."""
-    for name in machine.places:
-        if name not in stages():
-            message = f"params.yaml: machine.places.{name}: no such stage"
-            raise configuration_error(message, did_you_mean(name, stages(), f"Stages: {', '.join(stages())}."))
-
-
 def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     """Run a stage in its place, and return its closing line.
 
-    Raises:
-        UserError: the error of a node; 69 if the scheduler does not answer, or the job left no report.
-        StageError: a bug ended a node.
-        Interrupted: stopped, here or in the scheduler; a training has saved its state.
+    Raises `UserError`: the error of a node; 69 if the scheduler does not answer, or the job left no report; 78 for a place of no stage.
+    `StageError`: a bug ended a node. `Interrupted`: stopped, here or in the scheduler; a training has saved its state.
     """
-    check_places(params.machine)
+    if unknown := [name for name in params.machine.places if name not in stages()]:
+        message, known = f"params.yaml: machine.places.{unknown[0]}: no such stage", f"Stages: {', '.join(stages())}."
+        raise configuration_error(message, did_you_mean(unknown[0], stages(), known))
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler = _scheduler(place, job)
-        # A scheduler that is away is asked again: its jobs go on.
-        hours, tell = params.machine.patience_hours, partial(echo, stream=sys.stderr)
-
-        def answer(question: Callable[[], Answer]) -> Answer:
-            return Patience(hours).retry(question, tell)
-
-        number = answer(scheduler.find)
+        number, goes_on = scheduler.answer(scheduler.find), " goes on"
         if number is None:
             job.clear()
-            number = answer(scheduler.submit)
-            echo(f"{stage}: job {number} of {place.on}, log {job.log}", sys.stderr)
-        else:
-            echo(f"{stage}: job {number} of {place.on} goes on, log {job.log}", sys.stderr)
-        log = _Log(job.log)
+            number, goes_on = scheduler.answer(scheduler.submit), ""
+        echo(f"{stage}: job {number} of {place.on}{goes_on}, log {job.file('log')}", sys.stderr)
+        log = _Log(job.file("log"))
         try:
-            _follow(scheduler, number, log, answer)
+            _follow(scheduler, number, log)
         except Interrupted:
-            job.asked_to_stop.touch()
+            job.file("stop").touch()
             with suppress(UserError):
-                scheduler.stop(number, _follow(scheduler, number, log, answer, time.monotonic()).phase == "running")
-                _follow(scheduler, number, log, answer, time.monotonic() + params.machine.grace_seconds)
+                scheduler.stop(number)
+                _follow(scheduler, number, log, time.monotonic() + params.machine.grace_seconds)
             outcome = job.outcome()
             raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number} was stopped") from None
     return _closing_line(job, number)
@@ -221,27 +207,25 @@ def _closing_line(job: Job, number: str) -> str:
     report = job.outcome()
     if report is None:
         message = f"{job.stage}: job {number} ended without a report"
-        raise UserError(message, f"Its log is {job.log}. Run it again to resume.", ExitCode.UNAVAILABLE)
+        raise UserError(message, f"Its log is {job.file('log')}. Run it again to resume.", ExitCode.UNAVAILABLE)
     code, message = report["code"], report["message"]
     if code == ExitCode.INTERRUPTED:
         raise Interrupted(message)
     if code in set(ExitCode) - {ExitCode.DONE}:
         raise UserError(message, report["remedy"], ExitCode(code))
     if code:
-        raise StageError(code, f"{message} (log {job.log})")
+        raise StageError(code, f"{message} (log {job.file('log')})")
     return f"{job.stage}: job {number} is done"
 
 
-def _follow(
-    scheduler: Scheduler, number: str, log: "_Log", answer: Callable[[Callable[[], Seen]], Seen], deadline: float | None = None
-) -> Seen:
-    """Pass the log on until the job has ended or the deadline has passed, and return what it did last. Says why it waits."""
+def _follow(scheduler: Scheduler, number: str, log: "_Log", deadline: float = inf) -> None:
+    """Pass the log on until the job has ended or the deadline has passed. Says why it waits."""
     told = ""
     while True:
-        seen = answer(partial(scheduler.look, number))
+        seen = scheduler.answer(partial(scheduler.look, number))
         log.pass_on()
-        if seen.phase == "ended" or (deadline is not None and time.monotonic() >= deadline):
-            return seen
+        if seen.phase == "ended" or time.monotonic() >= deadline:
+            return
         if seen.phase == "waiting" and seen.words != told:
             echo(f"job {number} waits: {seen.words}", sys.stderr)
         told = seen.words

@@ -108,10 +108,8 @@ def address_towards(host: str, port: int) -> str:
 def launch(devices: int, group: NodeGroup | None) -> None:
     """Run stage train under torchrun, with a rank for each device. A stop signal makes all ranks, on all nodes of a group, save and end.
 
-    Raises:
-        UserError: the error of a rank; exit code 69 if another node was lost or never came.
-        StageError: a rank ended without a report, as when memory runs out.
-        Interrupted: the ranks were stopped and have saved.
+    Raises `UserError`: the error of a rank; 69 if another node was lost or never came. `StageError`: a rank ended without a report, as when
+    memory runs out. `Interrupted`: the ranks were stopped and have saved.
     """
     rank_exit = _rank_exit()
     rank_exit.unlink(missing_ok=True)
@@ -157,7 +155,10 @@ def run_rank(body: Callable[[], None]) -> int:
             echo(str(error), sys.stderr)
         return error.exit_code
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        import torch
+
+        # Of a collective operation whose other side has ended; gloo's error has no type of its own.
+        if not (isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error)):
             raise
         echo("the connection to another rank was lost", sys.stderr)
         # If that rank was of this machine, torchrun stops this one, and says which one failed first.
@@ -177,13 +178,6 @@ def exit_report() -> Path:
 def _rank_exit() -> Path:
     """Return the file with the report of this node's ranks; the nodes of a training share the folder."""
     return exit_file(f"train-rank-{os.environ.get('TRANSFORMER_NODE_RANK', '0')}")
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    """Return whether an error is that of a collective operation whose other side has ended; gloo's has no type of its own."""
-    import torch
-
-    return isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error)
 
 
 def _pass_on(number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """Slurm: a job by sbatch, which is queued again at its time limit and after the loss of a node.
 
-    python -m flows.places.slurm ended STAGE CODE
+    python -m flows.places.slurm STAGE CODE
 
 is the last command of the job's script: it decides whether the job is queued again.
 """
@@ -11,18 +11,14 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from flows.places.jobs import Job, Seen, ask, render
+from flows.places.jobs import Job, Scheduler, Seen, ask
 from flows.process.paths import STATE
 from flows.process.runner import reports_errors
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.places import Slurm
 
-RENDEZVOUS_PORT = 29400
-# Slurm may signal up to a minute early; Python, torchrun and srun need time to end.
-ENDING_SECONDS = 30
 _ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 _UNKNOWN_JOB = "Invalid job id"
@@ -30,14 +26,13 @@ _AWAY = ("Unable to contact", "Socket timed out", "Connection refused", "Zero By
 _slurm = partial(ask, "Slurm", _AWAY)
 
 
-class SlurmQueue:
+class SlurmQueue(Scheduler):
     """The jobs of this user in Slurm."""
 
-    def __init__(self, place: Slurm, job: Job) -> None:
-        self._place, self._job = place, job
+    place: Slurm
 
     def find(self) -> str | None:
-        found = _slurm("squeue", "--noheader", "--me", f"--name={self._job.name}", "--format=%i")
+        found = _slurm("squeue", "--noheader", "--me", f"--name={self.job.name}", "--format=%i")
         return next(iter(found.split()), None)
 
     def submit(self) -> str:
@@ -46,21 +41,14 @@ class SlurmQueue:
 
     def script(self) -> str:
         """Return the script of the job."""
-        place, job = self._place, self._job
+        place = self.place
         options = {"nodes": place.nodes, **({"gpus-per-node": place.gpus} if place.gpus else {}), "time": place.time, **place.options}
-        values: dict[str, Any] = {
-            "name": job.name,
-            "stage": job.stage,
-            "options": options,
-            "grace": job.machine.grace_seconds + ENDING_SECONDS,
-            "log": str(job.log.resolve()),
-            "folder": str(Path.cwd()),
-            "reports": str(STATE / "exit" / f"{job.stage}-node-"),
-            "prelude": _text(place.prelude) if place.prelude else "",
-            "port": RENDEZVOUS_PORT,
-            "python": sys.executable,
-        }
-        return render("slurm.sbatch", values)
+        try:
+            prelude = Path(place.prelude).read_text(encoding="utf-8").strip() if place.prelude else ""
+        except OSError as error:
+            raise configuration_error(f"machine.places: prelude: {place.prelude}: {error.strerror}") from None
+        reports = str(STATE / f"exit/{self.job.stage}-node-")
+        return self.render("slurm.sbatch", options=options, reports=reports, prelude=prelude, python=sys.executable)
 
     def look(self, number: str) -> Seen:
         """Return what the job does, with Slurm's reason if it waits."""
@@ -73,43 +61,24 @@ class SlurmQueue:
         # Also of a lost node (NODE_FAIL, BOOT_FAIL, PREEMPTED): Slurm queues the job again by itself, or soon forgets it.
         return Seen("ended" if not state or state in _ENDED else "running" if state in _RUNNING else "waiting", reason)
 
-    def stop(self, number: str, running: bool) -> None:
-        """Send SIGTERM to the nodes of a running job, or remove a waiting one."""
-        _slurm("scancel", *(["--signal=TERM"] if running else []), number)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise configuration_error(f"machine.places: prelude: {path}: {error.strerror}") from None
-
-
-def saved_states(stage: str) -> list[Path]:
-    """Return the states of the training of stage train; another stage saves none."""
-    if stage != "train":
-        return []
-    from flows.record.recorder import fingerprint_of
-    from transformer_core.training.checkpoint import state_files, state_of
-
-    return state_files(state_of(fingerprint_of(load_params())))
+    def stop(self, number: str) -> None:
+        _slurm("scancel", *(["--signal=TERM"] if self.look(number).phase == "running" else []), number)
 
 
 @reports_errors
-def main(action: str, stage: str, code: str) -> int:
-    """End a job: queue it again after a fault that may pass, unless somebody has stopped it. Returns the exit code of its nodes.
+def main(stage: str, code: str) -> int:
+    """End a job, whose srun had this exit code: queue it again after a fault that may pass. Returns the exit code of its nodes."""
+    params, states = load_params(), list[Path]()
+    if stage == "train":  # Another stage saves no states.
+        from flows.record.recorder import fingerprint_of
+        from transformer_core.training.checkpoint import state_files, state_of
 
-    Args:
-        action: the word "ended".
-        stage: name of the stage.
-        code: exit code of srun.
-    """
-    assert action == "ended"
-    job = Job.of(stage, load_params())
+        states = state_files(state_of(fingerprint_of(params)))
+    job = Job.of(stage, params)
     # Without a report the nodes were not started: srun itself failed, or a node was lost.
     report = job.outcome()
     ended = int(report["code"] if report else ExitCode.UNAVAILABLE if int(code) else ExitCode.DONE)
-    if job.tries_again(ended, saved_states(stage), time.time()):
+    if job.tries_again(ended, states, time.time()):
         print(f"queued again after {ended}", flush=True)
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     elif ended:

@@ -9,20 +9,13 @@ from uuid import UUID
 import httpx
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Failed
 
-from flows.places.jobs import Job, Seen, run_as_node
+from flows.places.jobs import Job, Scheduler, Seen, run_as_node
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.places import WorkPool
 
@@ -44,49 +37,47 @@ def stage(name: str, folder: str, log: str) -> State[Any] | int:
     return Failed(message=f"{name} (exit code {code})") if code else code
 
 
-class PrefectPool:
+class PrefectPool(Scheduler):
     """The runs of the flow `stage` in a work pool."""
 
+    place: WorkPool
+
     def __init__(self, place: WorkPool, job: Job) -> None:
-        self._pool, self._job, self._tag = place.pool, job, f"job={job.name}"
+        super().__init__(place, job)
+        self._tag = f"job={job.name}"
         if not PREFECT_API_URL.value():
             raise configuration_error("machine.places: PREFECT_API_URL is not set", "A work pool needs a Prefect server.")
 
     def find(self) -> str | None:
-        tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[self._tag]))
         with _client() as client:
-            runs = client.read_flow_runs(flow_run_filter=tagged)
+            runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self._tag]}}))
         return next((str(run.id) for run in runs if run.state and not run.state.is_final()), None)
 
     def submit(self) -> str:
         """Start a run in the pool. Raises `UserError` (78): the pool or the deployment does not exist."""
+        pool, job = self.place.pool, self.job
+        flows, pools = FlowFilter.model_validate({"name": {"any_": [FLOW]}}), WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
         with _client() as client:
-            deployment = self._deployment(client)
-            parameters = {"name": self._job.stage, "folder": str(Path.cwd()), "log": str(self._job.log)}
-            started = run_deployment(deployment, parameters=parameters, timeout=0, tags=[self._tag], flow_run_name=self._job.name)
+            found = client.read_deployments(flow_filter=flows, work_pool_filter=pools)
+            if not found:
+                message = f"machine.places: no deployment of the flow {FLOW} is on work pool {pool!r}"
+                remedy = f"Create the pool (prefect work-pool create {pool} --type process), name it for {FLOW} in prefect.yaml, then: "
+                raise configuration_error(message, f"{remedy}prefect --no-prompt deploy --all")
+            parameters = {"name": job.stage, "folder": str(Path.cwd()), "log": str(job.file("log"))}
+            started = run_deployment(found[0].id, parameters=parameters, timeout=0, tags=[self._tag], flow_run_name=job.name)
         return str(cast(FlowRun, started).id)
-
-    def _deployment(self, client: SyncPrefectClient) -> UUID:
-        in_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool]))
-        found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])), work_pool_filter=in_pool)
-        if not found:
-            message = f"machine.places: no deployment of the flow {FLOW} is on work pool {self._pool!r}"
-            remedy = f"Create the pool (prefect work-pool create {self._pool} --type process), name it for {FLOW} in prefect.yaml, then: "
-            raise configuration_error(message, f"{remedy}prefect --no-prompt deploy --all")
-        return found[0].id
 
     def look(self, number: str) -> Seen:
         """Return what the run does; of one that waits, how many workers the pool has."""
         with _client() as client:
             state = client.read_flow_run(UUID(number)).state
             if state is None or state.is_scheduled() or state.is_pending():
-                workers = client.read_workers_for_work_pool(self._pool)
+                workers = client.read_workers_for_work_pool(self.place.pool)
                 online = sum(worker.status == WorkerStatus.ONLINE for worker in workers)
-                return Seen("waiting", f"pool {self._pool} has {online} workers online")
+                return Seen("waiting", f"pool {self.place.pool} has {online} workers online")
             return Seen("ended" if state.is_final() else "running")
 
-    def stop(self, number: str, running: bool) -> None:
-        del running
+    def stop(self, number: str) -> None:
         with _client() as client:
             client.set_flow_run_state(UUID(number), Cancelling())
 

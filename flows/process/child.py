@@ -34,22 +34,15 @@ def run_child(
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), the group gets SIGTERM and `grace_seconds` to save,
     while its lines are still passed on; then the rest is killed, and the exception propagates. Until then stop signals are ignored.
-
-    Raises:
-        TimeLimitError: the command ran for `limit_seconds`.
+    `TimeLimitError`: the command ran for `limit_seconds`.
     """
     seconds = grace_seconds()
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
     # A child has less time for children of its own, so that it ends before it is killed itself.
     inherited |= {GRACE: f"{0.9 * seconds:g}", STARTERS: f"{os.environ.get(STARTERS, '')} {os.getpid()}"}
+    out, err = (subprocess.PIPE, subprocess.STDOUT) if on_line else (None, None)
     with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if on_line else None,
-        stderr=subprocess.STDOUT if on_line else None,
-        env=inherited,
-        cwd=directory,
-        process_group=0,
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=inherited, cwd=directory, process_group=0
     ) as child:
         pass_on = _OutputReader(child, on_line).pass_on if on_line else lambda _: True
         try:
@@ -87,9 +80,7 @@ class _OutputReader:
 
     def __init__(self, child: "subprocess.Popen[bytes]", on_line: Callable[[str], None]) -> None:
         assert child.stdout is not None
-        self._pipe = child.stdout.fileno()
-        self._on_line = on_line
-        self._rest = b""
+        self._pipe, self._on_line, self._rest = child.stdout.fileno(), on_line, b""
 
     def pass_on(self, seconds: float | None) -> bool:
         """Pass lines on until the output ends (return True) or the seconds are over (return False)."""

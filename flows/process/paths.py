@@ -5,6 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from transformer_core.config import Params
 from transformer_core.errors import UserError
 from transformer_core.project import text_of
 from transformer_core.yaml_io import parse_yaml, read_yaml
@@ -51,6 +52,11 @@ def sections_up_to(stage: str) -> list[str]:
     """Return the sections of params.yaml on which a stage or one before it depends, in order; all of them for a name that is no stage."""
     names = (*takewhile(lambda name: name != stage, stages()), stage)
     return list(dict.fromkeys(section for name in names for section in sections_of(name)))
+
+
+def settings_up_to(stage: str, params: Params) -> dict[str, Any]:
+    """Return the settings in `sections_up_to` of a stage."""
+    return params.model_dump(mode="json", include={*sections_up_to(stage)})
 
 
 def locked_stages() -> dict[str, Any]:

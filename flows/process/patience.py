@@ -40,9 +40,7 @@ class Patience:
     def pause_after(self, code: int, progress: int = 0) -> float | None:
         """Return the seconds until the next try after a failure; None if no try would help, or patience is over.
 
-        Args:
-            code: the exit code.
-            progress: a number that a try increases by its progress, such as the update from which it went on.
+        `progress` is a number that a try increases by its progress, such as the update from which it went on.
         """
         if code not in TRANSIENT:
             return None

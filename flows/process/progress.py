@@ -39,19 +39,17 @@ class Progress:
 
     def show(self, update: int, updates: int, metrics: str) -> None:
         """Show an update, the number of all, and the latest metrics, which are empty at first."""
-        if self._on_terminal:
-            with suppress(OSError):
-                self._draw(update, updates, metrics)
-        elif update == updates or time.monotonic() - self._written >= SECONDS_BETWEEN_LINES:
-            self._written = time.monotonic()
-            self.write(f"update {update:,} of {updates:,}{metrics and f': {metrics}'}")
-
-    def _draw(self, update: int, updates: int, metrics: str) -> None:
-        if self._bar is None:
-            layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
-            self._bar = tqdm(total=updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
-        self._bar.set_postfix_str(metrics, refresh=False)
-        self._bar.update(update - self._bar.n)
+        if not self._on_terminal:
+            if update == updates or time.monotonic() - self._written >= SECONDS_BETWEEN_LINES:
+                self._written = time.monotonic()
+                self.write(f"update {update:,} of {updates:,}{metrics and f': {metrics}'}")
+            return
+        with suppress(OSError):
+            if self._bar is None:
+                layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
+                self._bar = tqdm(total=updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
+            self._bar.set_postfix_str(metrics, refresh=False)
+            self._bar.update(update - self._bar.n)
 
     def write(self, line: str) -> None:
         """Write another line, above the bar if there is one."""

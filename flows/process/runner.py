@@ -6,23 +6,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TextIO
+from typing import ParamSpec, TextIO
 
 import psutil
 
 from flows.process.exits import BUG, SIGNALLED
-from flows.process.paths import STATE, sections_of, sections_up_to
+from flows.process.paths import STATE, sections_of, settings_up_to
 from flows.process.signals import grace_seconds, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
 from transformer_core.yaml_io import read_yaml
 
-EXITS = STATE / "exit"
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
 # commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.
 STARTERS = "TRANSFORMER_STARTERS"
@@ -126,20 +125,14 @@ def run_here(name: str, body: Callable[[Params], str], lock: str = "") -> str:
     with locked(STATE / "locks" / (lock or name), f"stage {name}"):
         before, params = read_yaml(PARAMS_FILE), load_params()
         began = time.monotonic()
-        closing = body(params)
-        _refuse_changes(name, before)
+        closing, after = body(params), read_yaml(PARAMS_FILE)
+        for section in sections_of(name):
+            if after.get(section) != before.get(section):  # DVC, which reads them now, would record the new ones.
+                fault = f"{PARAMS_FILE}: section {section} was edited while stage {name} ran with the previous settings"
+                raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
         if not lock:
             record_seconds(name, params, time.monotonic() - began)
     return closing
-
-
-def _refuse_changes(stage: str, before: Mapping[str, Any]) -> None:
-    """Raise a `UserError` (78) if the stage's settings were edited meanwhile: DVC, which reads them now, would record the new ones."""
-    now = read_yaml(PARAMS_FILE)
-    for section in sections_of(stage):
-        if now.get(section) != before.get(section):
-            fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with the previous settings"
-            raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
 
 
 def memory_remedy(stage: str) -> str:
@@ -149,7 +142,7 @@ def memory_remedy(stage: str) -> str:
 
 def exit_file(name: str) -> Path:
     """Return the path of the report of the exit of stage `name`."""
-    return EXITS / f"{name}.json"
+    return STATE / f"exit/{name}.json"
 
 
 def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
@@ -160,7 +153,7 @@ def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
 
 def record_seconds(stage: str, params: Params, seconds: float) -> None:
     """Write the duration of a successful stage, with its settings, to `.state/times/STAGE.json`; an output of DVC must not vary."""
-    write_json(_times_file(stage), {"seconds": round(seconds, 1), "settings": _settings(stage, params)})
+    write_json(STATE / f"times/{stage}.json", {"seconds": round(seconds, 1), "settings": settings_up_to(stage, params)})
 
 
 def seconds_of(stage: str, params: Params) -> float | None:
@@ -169,18 +162,10 @@ def seconds_of(stage: str, params: Params) -> float | None:
     None means that DVC took the outputs from the cache, or that the file is missing or damaged.
     """
     with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):  # A damaged file tells nothing.
-        record = read_json(_times_file(stage))
-        if record["settings"] == _settings(stage, params):
+        record = read_json(STATE / f"times/{stage}.json")
+        if record["settings"] == settings_up_to(stage, params):
             return float(record["seconds"])
     return None
-
-
-def _times_file(stage: str) -> Path:
-    return STATE / "times" / f"{stage}.json"
-
-
-def _settings(stage: str, params: Params) -> dict[str, Any]:
-    return params.model_dump(mode="json", include={*sections_up_to(stage)})
 
 
 def echo(line: str, stream: TextIO) -> None:

@@ -31,10 +31,7 @@ _LATEST, _ENOUGH = 5, 25
 def alarm(machine: Machine, run: str, cause: str, fault: str, remedy: str, link: str = "") -> None:
     """Send an alarm, unless this run has sent one of this cause. One that cannot be sent is a line on standard error.
 
-    Args:
-        run: id of what the alarm is about: a record, a version, a run of the flow.
-        remedy: the sentence that says what to do.
-        link: address of the run's page.
+    `run` is the id of what it is about: a record, a version, a run of the flow. `remedy` says what to do; `link` is the run's page.
     """
     sent = records().parent / "alarms" / f"{run}-{cause}"
     if machine.alarm_url is None or sent.exists():
@@ -58,17 +55,11 @@ def link_of(identity: str) -> str:
 
 @dataclass
 class Vitals:
-    """How a training goes: the recorder writes it, a thread of `watching` reads it.
+    """How a training goes: the recorder writes it, a thread of `watching` reads it."""
 
-    Attributes:
-        moved: time of the last update or validation, on the monotonic clock.
-        speeds: target tokens a second of each record.
-        skipped: the last updates in a row that were not finite, without those that fp16 expects.
-    """
-
-    moved: float = field(default_factory=time.monotonic)
-    speeds: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
+    moved: float = field(default_factory=time.monotonic)  # Monotonic time of the last update or validation.
+    speeds: list[float] = field(default_factory=list)  # Target tokens a second of each record.
+    skipped: list[int] = field(default_factory=list)  # The last updates in a row that were not finite, without those that fp16 expects.
 
     def skip(self, update: int) -> None:
         """Note an update that was skipped."""

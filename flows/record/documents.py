@@ -45,12 +45,7 @@ _SPEED = _needs(lines=Total, seconds=Quantity, target_tokens=Total, tokens_per_s
 _DECODING = _needs(valid=_SPEED, test=_SPEED, engine=str, beam=PositiveInt, penalty=str, alpha=Quantity, made=str, machine=str)
 # The main score of the model that the training started from, and the difference to it.
 _GAIN: Any = _needs(before=Quantity, gain=float, low=float, high=float, p_value=Quantity)
-_SCHEMAS: Mapping[Path, type[BaseModel]] = {
-    MANIFEST: Manifest,
-    CLEANING: CleaningReport,
-    TRAINING_METRICS: _TRAINING,
-    DECODING: _DECODING,
-}
+_SCHEMAS: Mapping[Path, type[BaseModel]] = {MANIFEST: Manifest, CLEANING: CleaningReport, TRAINING_METRICS: _TRAINING, DECODING: _DECODING}
 
 
 def read_output(path: Path) -> dict[str, Any]:

@@ -12,12 +12,7 @@ from transformer_core.training.checkpoint import FINISHED, STORED, remove_traini
 def mark_finished(settings: Train, state: Path) -> None:
     """Note in the state that the training has ended with these settings and written its outputs."""
     digest = md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()
-    (state / FINISHED).write_text(f"{digest} {_end(settings)}", encoding="utf-8")
-
-
-def _end(settings: Train) -> str:
-    """Return the settings that end a training."""
-    return f"{settings.updates} {settings.patience}"
+    (state / FINISHED).write_text(f"{digest} {settings.updates} {settings.patience}", encoding="utf-8")
 
 
 def only_outputs_are_missing(settings: Train, state: Path, first: bool) -> bool:
@@ -29,17 +24,13 @@ def only_outputs_are_missing(settings: Train, state: Path, first: bool) -> bool:
     finished, stored = state / FINISHED, (state / STORED).exists()
     if not finished.exists():
         return False
-    metrics, _, end = finished.read_text(encoding="utf-8").partition(" ")
-    same = end == _end(settings)
+    metrics, *end = finished.read_text(encoding="utf-8").split()
+    updates, patience = map(int, end)
+    same = (settings.updates, settings.patience) == (updates, patience)
+    is_later = settings.updates >= updates and (settings.patience or inf) >= (patience or inf)
     recorded = {output["path"]: output.get("md5") for output in locked_stages().get("train", {}).get("outs", [])}
     if same and not stored and recorded.get(TRAINING_METRICS.as_posix()) != metrics:
         return True
-    if first and (same or (stored and not _is_later(settings, end))):
+    if first and (same or (stored and not is_later)):
         remove_training(state)
     return False
-
-
-def _is_later(settings: Train, end: str) -> bool:
-    """Return whether the settings end a training no earlier than those of `_end`."""
-    updates, patience = map(int, end.split())
-    return settings.updates >= updates and (settings.patience or inf) >= (patience or inf)

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,18 @@ _OF_SLURM = ("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_NODELIST")
 
 
 def lineage() -> dict[str, str]:
-    """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the job outside Slurm."""
-    commit, differs = git_state()
+    """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the job outside Slurm.
+
+    `git_dirty` is whether tracked files differ from the commit, without dvc.lock: the run itself writes it, and its sum is a tag.
+    """
+    commit, differs = "", ""
+    with suppress(OSError, UserError, subprocess.CalledProcessError):
+        status = ("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{DVC_LOCK}")
+        commit, differs = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*"), git(Path(), *status)
     tags = {
         COMMIT: commit,
         "git_commit": commit,
-        "git_dirty": str(differs).lower() if commit else "",
+        "git_dirty": str(bool(differs)).lower() if commit else "",
         "dvc_lock": sha256_of(DVC_LOCK) if DVC_LOCK.exists() else "",
         "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
         "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
@@ -71,15 +78,3 @@ def training_name(params: Params) -> str:
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
     return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
-
-
-def git_state() -> tuple[str, bool]:
-    """Return the commit of the working tree, and whether tracked files differ from it; ("", False) outside git.
-
-    dvc.lock does not count: the run itself writes it, and its sum is a tag of its own.
-    """
-    try:
-        commit = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*")
-        return commit, bool(git(Path(), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{DVC_LOCK}"))
-    except (OSError, UserError, subprocess.CalledProcessError):
-        return "", False

@@ -108,22 +108,19 @@ def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
 class Recorder(Observer):
     """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
 
-    Args:
-        directory: the folder of the training's record, for the CSV files.
-        updates: number of updates of the whole training.
-        task: the task, for the score of greedy outputs in a validation.
-        sentences: number of sentences of valid that are translated for it.
-        further: names of further scores of a validation.
+    It writes CSV files to `directory`, the folder of the training's record. `sentences` of valid are translated for its score; `further`
+    are names of further scores of a validation.
     """
 
     def __init__(self, directory: Path, updates: int, task: Task, sentences: int, further: Sequence[str] = ()) -> None:
-        self._task = task
-        self._sentences = sentences
-        self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
-        columns = ["update", *MEASURES, "source_gain", VALIDATION_SCORE, *further, "seconds"]
-        self._validation = _Table(directory / VALIDATION.name, columns)
-        self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
-        self._tables = (self._updates, self._validation, self._skipped)
+        self._task, self._sentences = task, sentences
+        columns = {
+            UPDATES: [field.name for field in fields(UpdateRecord)],
+            VALIDATION: ["update", *MEASURES, "source_gain", VALIDATION_SCORE, *further, "seconds"],
+            SKIPPED: ["update", "line"],
+        }
+        self._tables = [_Table(directory / path.name, names) for path, names in columns.items()]
+        self._updates, self._validation, self._skipped = self._tables
         self._progress, self._of, self.vitals = Progress(), updates, Vitals()
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
@@ -190,8 +187,7 @@ class _Table:
     """A CSV file that grows by single rows, and can be cut back to its size in a saved state."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path = path
-        self._columns = columns
+        self.path, self._columns = path, columns
 
     def begin(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +195,8 @@ class _Table:
 
     def append(self, values: Mapping[str, float]) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow([_rounded(values[column]) for column in self._columns])
+            row = (values[column] for column in self._columns)
+            csv.writer(file, lineterminator="\n").writerow(value if isinstance(value, int) else float(f"{value:.6g}") for value in row)
 
     def saved_size(self) -> int:
         """Return the size in bytes once all rows are on the disk: a power failure must not leave less than a state counts on."""
@@ -215,7 +212,3 @@ class _Table:
         with self.path.open("r+b") as file:
             self._columns = file.readline().decode().rstrip("\n").split(",")  # Of an older version the table has fewer.
             file.truncate(size_bytes)
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -91,13 +91,7 @@ def decision_of(version: ModelVersion) -> Decision | None:
 
 
 def decide(
-    client: MlflowClient,
-    new: ModelVersion,
-    scoring: Scoring,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    by: str,
-    split: str = MAIN_TEST,
+    client: MlflowClient, new: ModelVersion, scoring: Scoring, hypotheses: Sequence[str], references: Sequence[str], by: str, split: str
 ) -> Decision:
     """Decide on the alias of a new version by the score `by` of a test set, a tag beside `references`, `signature` and the main score."""
     task, suffix = scoring.task, split.removeprefix(MAIN_TEST).replace("_", "-", 1)
@@ -139,11 +133,7 @@ def best_ever(client: MlflowClient, new: ModelVersion, score: str, split: str) -
 
 
 def stored_hypotheses(client: MlflowClient, version: ModelVersion, split: str) -> list[str] | None:
-    """Return a version's outputs for a test set; None if they are not stored, or have changed since it was registered.
-
-    Raises:
-        MlflowException, OSError: the server or the artifact store is unavailable.
-    """
+    """Return a version's outputs for a test set; None if they are not stored, or have changed since it was registered."""
     name = f"{split}.hyp"
     try:
         folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{MODEL_ARTIFACTS}/{EVALUATION}"

@@ -68,25 +68,20 @@ class Table(NamedTuple):
 class RunRecord(_Part):
     """What MLflow is to show of a run. Nothing is on disk before `write`, except the files that `attach` copies.
 
-    Attributes:
-        id: name of its folder, and MLflow's tag `record`: random for a training; for another run made from its content, so that the same
-            run is recorded once.
-        parent: id of the run that this one is a child of, or empty.
-        status: MLflow's names; KILLED is a run that was stopped and can be resumed.
-        artifacts: SHA-256 of the attached files, by their path in MLflow.
-        score: name of a training's scores in the column `VALIDATION_SCORE`.
+    Its id is the name of its folder, and MLflow's tag `record`: random for a training; for another run made from its content, so that the
+    same run is recorded once.
     """
 
     id: str = Field(pattern=r"^\w[\w.-]*$")
-    parent: str = ""
-    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "RUNNING"
+    parent: str = ""  # Id of the run that this one is a child of.
+    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "RUNNING"  # KILLED is a run that was stopped and can be resumed.
     start_ms: int = Field(default_factory=now_ms)
     end_ms: int | None = None
     parameters: dict[str, str] = {}
     tags: dict[str, str] = {}
     metrics: dict[str, Score] = {}
-    artifacts: dict[str, str] = {}
-    score: str = ""
+    artifacts: dict[str, str] = {}  # SHA-256 of the attached files, by their path in MLflow.
+    score: str = ""  # Name of a training's scores in the column `VALIDATION_SCORE`.
 
     @property
     def folder(self) -> Path:
@@ -172,8 +167,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten nested sections: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
     flat: dict[str, str] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = str(value)
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": str(value)}
     return flat

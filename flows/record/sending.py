@@ -118,14 +118,10 @@ class Sender:
 
 
 def sync(uri: str, again: bool = False) -> None:
-    """Send all records.
+    """Send all records that have changed since they were sent to this server, or, `again`, all, compared with MLflow.
 
-    Args:
-        again: compare all with MLflow; otherwise those alone that have changed since they were sent to this server.
-
-    Raises:
-        UserError: 69 if MLflow is unavailable; or else the first error of a record, after all others were sent: 78 if MLflow refuses it, 65
-            if it is damaged.
+    Raises `UserError`: 69 if MLflow is unavailable; else, after all others were sent, the first error of a record: 78 if MLflow refuses it,
+    65 if it is damaged.
     """
     # Parents first, so that they are made with their times: ids of trainings have no dash, and those of rows begin with their sweep's.
     chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))

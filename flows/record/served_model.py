@@ -18,7 +18,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import EngineOption
 from transformer_core.decoding.glossary import glossary_of
 from transformer_core.decoding.library import LoadedModel, Options
-from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
+from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.schema import validate_document
@@ -77,14 +77,11 @@ class ServedTranslator(PythonModel):
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
 
-        Args:
-            context: MLflow's context, not used.
-            model_input: lines of the source language, of at most `MOST_CHARACTERS`; a long one is translated in parts, see `LineReader`.
-            params: the fields of `RequestParams`; those left out are the model's own (`ModelConfig.decode`).
+        A line has at most `MOST_CHARACTERS`; a long one is translated in parts, see `LineReader`. `params` has fields of `RequestParams`;
+        those left out are the model's own (`ModelConfig.decode`).
 
-        Raises:
-            Refused: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if memory
-                ran out, 500 if no engine was asked for.
+        Raises `Refused`: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if
+        memory ran out, 500 if no engine was asked for.
         """
         asked = _asked(self.usual | (params or {}))
         lines = [_checked(number, line) for number, line in enumerate(model_input)]
@@ -110,7 +107,9 @@ class ServedTranslator(PythonModel):
                 raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
             own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
             raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
-        scored = [[_scored(hypothesis) for hypothesis in ranked] for ranked in found]
+        scored: list[list[Scored]] = [
+            [{"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in ranked] for ranked in found
+        ]
         return scored if asked.nbest else [best for best, *_ in scored]
 
 
@@ -129,10 +128,6 @@ def _asked(params: dict[str, Any]) -> RequestParams:
         return validate_document(RequestParams, params, Path("params"))
     except UserError as error:
         raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
-
-
-def _scored(hypothesis: Hypothesis) -> Scored:
-    return {"text": hypothesis.text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
 
 
 set_model(ServedTranslator())

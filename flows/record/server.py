@@ -102,9 +102,8 @@ def experiment_id(client: "MlflowClient") -> str:
             client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri))
         found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
-        raise UserError(
-            f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE
-        )
+        fault = f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created"
+        raise UserError(fault, "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)
     return str(found.experiment_id)
 
 

@@ -65,7 +65,6 @@ def _chosen(settings: Average) -> list[int]:
         scores = {update: score for update, score in record.scores.items() if update in there}
         there = sorted(best_updates(scores, record.best_by, settings.count))
     if len(there) < settings.count:
-        raise UserError(
-            f"{CHECKPOINTS}: {len(there)} checkpoints, average.count asks for {settings.count}", "Average fewer, or train longer."
-        )
+        fault = f"{CHECKPOINTS}: {len(there)} checkpoints, average.count asks for {settings.count}"
+        raise UserError(fault, "Average fewer, or train longer.")
     return there[-settings.count :]

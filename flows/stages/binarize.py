@@ -28,10 +28,8 @@ def run(params: Params) -> str:
             written[split] = write(folder / split, encode_split(*sides, subword, limit, workers), names=names)
         train = written["train"]
         if not train.pairs:
-            raise configuration_error(
-                f"{PARAMS_FILE}: binarize.max_tokens: each of {train.dropped_too_long:,} training pairs is longer than {max_tokens}",
-                "Raise it.",
-            )
+            fault = f"{PARAMS_FILE}: binarize.max_tokens: each of {train.dropped_too_long:,} training pairs is longer than {max_tokens}"
+            raise configuration_error(fault, "Raise it.")
     tokens = f"{train.source_tokens:,} source and {train.target_tokens:,} target tokens"
     pairs = f"{train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"
     unknown = [_unknown(split, meta) for split, meta in written.items() if meta.source_unknown or meta.target_unknown]

@@ -18,9 +18,12 @@ from transformer_core.processes import in_child
 
 
 def run(params: Params) -> str:
-    """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
+    """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one. Raises `UserError` (78): a tag of the corpus is no symbol."""
     settings, languages = params.bpe, [params.download.source, params.download.target]
-    _check_tags(settings.user_symbols)
+    # Stage download checks the same, and does not run again when the symbols change.
+    for tag in sorted(tags_of_corpus().difference(settings.user_symbols)):
+        fault = f"{PARAMS_FILE}: bpe.user_symbols: must have {tag}, the tag of sentences of data/raw, got {settings.user_symbols}"
+        raise configuration_error(fault, "Add it, so that it is one token.")
     if params.clean.placeholders:
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *SYMBOLS]})
     if params.download.task.to_symbols:
@@ -43,37 +46,25 @@ def _learn(texts: Sequence[Path], model: Path, settings: Bpe) -> None:
     train_subword(lines, model, settings)
 
 
-def _check_tags(symbols: list[str]) -> None:
-    """Check that the tags of the corpus are symbols. Raises `UserError` (78): one is not.
-
-    Stage download checks the same, and does not run again when the symbols change.
-    """
-    for tag in sorted(tags_of_corpus().difference(symbols)):
-        fault = f"{PARAMS_FILE}: bpe.user_symbols: must have {tag}, the tag of sentences of data/raw, got {symbols}"
-        raise configuration_error(fault, "Add it, so that it is one token.")
-
-
 def _copied_model(directory: Path, settings: Bpe) -> str:
     """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing or differs."""
-    if not (directory / SUBWORD_MODEL.name).exists():
+    model = directory / SUBWORD_MODEL.name
+    if not model.exists():
         fault = f"{PARAMS_FILE}: bpe.init_from: {directory} holds no {SUBWORD_MODEL.name}"
         raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
-    subword = Subword.load(directory / SUBWORD_MODEL.name)
+    subword = Subword.load(model)
     for key, made in (("lowercase", subword.lowercases), ("byte_fallback", subword.has_bytes)):
         if made != getattr(settings, key):
-            wanted = f"{str(made).lower()} of {directory / SUBWORD_MODEL.name}"
-            raise configuration_error(f"{PARAMS_FILE}: bpe.{key}: must be {wanted}, got {str(not made).lower()}")
+            raise configuration_error(f"{PARAMS_FILE}: bpe.{key}: must be {str(made).lower()} of {model}, got {str(not made).lower()}")
     if not set(settings.normalise) <= {*subword.forms, *(["width"] if "nfkc" in subword.forms else [])}:
-        raise configuration_error(f"{PARAMS_FILE}: bpe.normalise: {directory / SUBWORD_MODEL.name} was learnt with other forms")
+        raise configuration_error(f"{PARAMS_FILE}: bpe.normalise: {model} was learnt with other forms")
     if subword.vocab_size != settings.vocab_size:
-        raise configuration_error(
-            f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
-            f"Set it to {subword.vocab_size}.",
-        )
+        fault = f"bpe.vocab_size: {settings.vocab_size}, but {model} has {subword.vocab_size} subwords"
+        raise configuration_error(f"{PARAMS_FILE}: {fault}", f"Set it to {subword.vocab_size}.")
     for symbol in settings.user_symbols:
         if subword.processor.piece_to_id(symbol) == UNK:
-            fault = f"{PARAMS_FILE}: bpe.init_from: {directory / SUBWORD_MODEL.name} has no symbol {symbol}"
+            fault = f"{PARAMS_FILE}: bpe.init_from: {model} has no symbol {symbol}"
             raise configuration_error(fault, "Set it to null, so that a vocabulary with the symbol is learnt, or do without the symbol.")
     with new_directory(SUBWORD_MODEL.parent) as folder:
-        shutil.copyfile(directory / SUBWORD_MODEL.name, folder / SUBWORD_MODEL.name)
+        shutil.copyfile(model, folder / SUBWORD_MODEL.name)
     return f"{SUBWORD_MODEL}: {subword.vocab_size:,} subwords, taken from {directory}"

@@ -42,9 +42,13 @@ def run(params: Params) -> str:
             for split in statistics.keys() - {"valid"}:
                 _decode(start, split, params, folder / START)
         settings = params.decode.model_dump(exclude={"batch_tokens"})
-        write_json(
-            folder / "statistics.json", {**statistics, **settings, "models": len(models), **_provenance(translator), "unknown": _unknown()}
-        )
+        on_gpu = translator.device.type == "cuda" and torch.cuda.is_available()
+        machine = torch.cuda.get_device_name() if on_gpu else cpu_name()
+        # Sources and targets with a character that the vocabulary lacks, and pairs.
+        metas = {split: read_meta(BINARIZED / split) for split in splits_of(BINARIZED) if (BINARIZED / split).is_dir()}
+        unknown = {split: [meta.source_unknown, meta.target_unknown, meta.pairs] for split, meta in metas.items()}
+        provenance = {"made": datetime.now(UTC).date().isoformat(), "machine": machine, "unknown": unknown}
+        write_json(folder / "statistics.json", {**statistics, **settings, "models": len(models), **provenance})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
@@ -54,18 +58,6 @@ def further_models(folder: Path) -> list[Path]:
     if found := sorted(file.parent for file in folder.glob(f"*/{CONFIG}")):
         return found
     raise configuration_error(f"{folder}: has no folder with a model", "Copy models of other seeds into it, each into a folder of its own.")
-
-
-def _provenance(translator: Engine) -> dict[str, str]:
-    """Return the day of the translations, and the model of the GPU or CPU that made them."""
-    on_gpu = translator.device.type == "cuda" and torch.cuda.is_available()
-    return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}
-
-
-def _unknown() -> dict[str, list[int | None]]:
-    """Return, by split, how many sources and targets have a character that the vocabulary lacks, and the number of pairs."""
-    metas = {split: read_meta(BINARIZED / split) for split in splits_of(BINARIZED) if (BINARIZED / split).is_dir()}
-    return {split: [meta.source_unknown, meta.target_unknown, meta.pairs] for split, meta in metas.items()}
 
 
 def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dict[str, float]:
@@ -112,8 +104,5 @@ def _statistics(limits: list[int], lists: list[list[Hypothesis]], seconds: float
 
 
 def _as_json(hypotheses: list[Hypothesis]) -> str:
-    ranked = [
-        {"text": hypothesis.text, "score": round(hypothesis.score, 5), "log_probability": round(hypothesis.log_probability, 5)}
-        for hypothesis in hypotheses
-    ]
+    ranked = [{"text": one.text, "score": round(one.score, 5), "log_probability": round(one.log_probability, 5)} for one in hypotheses]
     return json.dumps(ranked, ensure_ascii=False)

@@ -43,7 +43,7 @@ def run(params: Params) -> str:
 def write_translated(reader: SourceReader, folder: Path, params: Params) -> Manifest:
     """Write the raw corpus of an entry with sources that a model translates. Finished parts are kept in `SHARDS` for the next run.
 
-    Raises `UserError`: as `write_raw`; exit code 69 or 78 if the registry is unreachable or has no such model.
+    Raises `UserError`: as `write_raw`; 69 or 78, the registry is away or has no such model; 78, the model is models/averaged.
     """
     # Here, because few corpora need torch or the registry.
     import torch
@@ -52,7 +52,11 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     from transformer_core.decoding.corpus import CorpusTranslator
     from transformer_core.decoding.shards import Shards
 
-    _check_models(reader)
+    for source in reader.found.entry.splits.train:
+        model = source.translated and TranslatedSource(source.translated, reader).model
+        if model and model.resolve() == AVERAGED.resolve():  # The training that follows replaces it by the student.
+            remedy = f"Copy it first, for example: cp -r {AVERAGED} pretrained/teacher"
+            raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)
     torch.set_num_threads(params.machine.threads or cores())
     shards = Shards(SHARDS)
     translator = CorpusTranslator(shards, reader.direction)
@@ -65,12 +69,3 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     shutil.rmtree(FETCHED, ignore_errors=True)
     shards.remove_unused()
     return manifest
-
-
-def _check_models(reader: SourceReader) -> None:
-    """Refuse models/averaged as a teacher, because the training that follows replaces it by the student."""
-    for source in reader.found.entry.splits.train:
-        model = source.translated and TranslatedSource(source.translated, reader).model
-        if model and model.resolve() == AVERAGED.resolve():
-            remedy = f"Copy it first, for example: cp -r {AVERAGED} pretrained/teacher"
-            raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformer_core.evaluation.bleu import tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.scoring import Comparison, Scoring, read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.evaluation.variety import collapse
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -40,8 +40,7 @@ def run(params: Params) -> str:
     with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
         report = gather(params, with_all)
     report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
-    page = render(report, scoring)
-    scores = scores_document(report, scoring)
+    page, scores = render(report, scoring), scores_document(report, scoring)
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, scoring))
     rows = [f"{group.label},{group.size},{group.score:.2f}\n" for group in report.by_length]
@@ -61,14 +60,12 @@ def gather(params: Params, scoring: Scoring) -> Report:
     Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
     cannot be scored, or look tokenised while evaluate.allow_tokenised is off. See also `read_manifest`.
     """
-    paths.require(
-        paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING
-    )
+    made = (paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, DECODING)
+    paths.require(*made, paths.AVERAGED / SUBWORD)
     manifest, model = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
-    hypotheses, references, sources = read_aligned(
-        paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}"
-    )
+    raw = (paths.RAW / f"test.{language}" for language in (target, source))
+    hypotheses, references, sources = read_aligned(paths.DECODED / paths.HYPOTHESES, *raw)
     sets = {"test": (hypotheses, references)}
     for split in (split for split in manifest["splits"] if split not in ("train", "test")):
         outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
@@ -77,6 +74,15 @@ def gather(params: Params, scoring: Scoring) -> Report:
     for split, (_, expected) in sets.items():
         for warning in scoring.check_references(paths.RAW / f"{split}.{target}", expected, params.evaluate.allow_tokenised):
             echo(warning, sys.stderr)
+    gains = {}
+    for split, (outputs, expected) in sets.items() if params.parent else ():
+        if split != "valid":  # Over the model that the training started from.
+            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
+            gains[split] = next(scoring.comparisons(before, outputs, expected))
+    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
+    # A training that was resumed or cached took the time of its updates.
+    seconds["train"] = max(seconds["train"] or 0, model["training"]["seconds"])
+    training = read_record(identity_of(model["training"]))  # None for a training that came from a cache.
     sentence_scores = scoring.sentence_scores(hypotheses, references)
     right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
     return Report(
@@ -85,7 +91,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         model=model,
         parameters=read_output(paths.TRAINING_METRICS)["parameters"],
         settings=params.model_dump(exclude={"machine"}),
-        seconds=stage_seconds(params, model["training"]["seconds"]),
+        seconds=seconds,
         decoding=read_output(DECODING),
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),
@@ -98,17 +104,9 @@ def gather(params: Params, scoring: Scoring) -> Report:
         references=references,
         hypotheses=hypotheses,
         attention=attention,
-        lineage=Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
-        gains=dict(gains(sets, scoring)) if params.parent else {},
+        lineage=Lineage(without_mlflow_tags(lineage()), without_mlflow_tags(training.tags if training else {}), locked_outputs()),
+        gains=gains,
     )
-
-
-def gains(sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], scoring: Scoring) -> Iterator[tuple[str, Comparison]]:
-    """Yield the test sets and the comparison with the model that the training started from, by the main score."""
-    for split, (outputs, references) in sets.items():
-        if split != "valid":
-            before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
-            yield split, next(scoring.comparisons(before, outputs, references))
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
@@ -128,18 +126,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     return Attended(index, attention_maps(model, subword, *pairs[index]))
 
 
-def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
-    """Return the seconds of each earlier stage here; for a training that was resumed or cached, the time of its updates."""
-    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
-    return {**seconds, "train": max(seconds["train"] or 0, training)}
-
-
-def training_tags(training: Mapping[str, Any]) -> dict[str, str]:
-    """Return the training's tags from its record; empty if the training came from a cache."""
-    record = read_record(identity_of(training))
-    return without_mlflow_tags(record.tags) if record else {}
-
-
 def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags without those for MLflow's pages."""
     return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
@@ -157,6 +143,11 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
     values = {split: _rounded(scores.values) for split, scores in report.scores.items()}
     further = {name: {**found, "lines": report.scores[name].lines} for name, found in values.items() if name not in ("test", "valid")}
     published = [score.key for score in scoring.published if score.key in test.values]
+    gains = {
+        split: _rounded({"before": one.baseline, "gain": one.difference, "low": one.low, "high": one.high})
+        | {"p_value": round(one.p_value, 4)}
+        for split, one in report.gains.items()
+    }
     return {
         **{key: score for key, score in values["test"].items() if key not in published},
         "corpus": report.manifest["corpus"],
@@ -169,7 +160,7 @@ def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:
         **_rounded(test.shares),
         "valid": values["valid"],
         **({"tests": further} if further else {}),
-        **({"gains": {split: _gain(gain) for split, gain in report.gains.items()}} if report.gains else {}),
+        **({"gains": gains} if gains else {}),
     }
 
 
@@ -188,11 +179,6 @@ def for_dvc(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> dict
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
 
 
-def _gain(gain: Comparison) -> dict[str, float]:
-    values = {"before": gain.baseline, "gain": gain.difference, "low": gain.low, "high": gain.high}
-    return {**_rounded(values), "p_value": round(gain.p_value, 4)}
-
-
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in values.items()}
 
@@ -200,9 +186,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     """Write the record of this evaluation, a child of the training's run; its id is a hash of that run, outputs, settings and scores."""
     hypotheses = [paths.DECODED / f"{split}.hyp" for split in report.scores]
-    digest = hashlib.sha256()
-    for path in hypotheses:
-        digest.update(path.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in hypotheses))
     training, decoding = report.model["training"], report.decoding
     search = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
     settings = {"average": report.settings["average"], "decode": search}
@@ -214,12 +198,7 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     run = RunRecord(id=f"evaluation-{digest.hexdigest()[:16]}", parent=identity_of(training))
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     run.parameters = flatten({**settings, **described})
-    run.tags = {
-        **lineage(),
-        "kind": "evaluation",
-        "corpus": scores["corpus"],
-        NAME: f"{scoring.task.run_name(scores)}, {searched}",
-    }
+    run.tags = lineage() | {"kind": "evaluation", "corpus": scores["corpus"], NAME: f"{scoring.task.run_name(scores)}, {searched}"}
     test = report.scores["test"]
     run.measure(SCORES_STEP, {name: scores[name] for name in (*test.values, *test.shares)})
     run.measure(training["updates"], scores["valid"], context="valid")

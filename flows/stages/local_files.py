@@ -47,11 +47,7 @@ def run(params: Params) -> str:
 def check(reader: SourceReader, split: str, sources: list[Source], origins: list[Origin]) -> None:
     """Refuse local files that changed: since their sums were written to the entry, or, without sums, since data/raw was made.
 
-    Args:
-        sources: the sources whose files are among `origins`: of a source that is translated, those of the other entry.
-
-    Raises:
-        UserError: exit code 65.
+    `sources` are those whose files are among `origins`: of a source that is translated, those of the other entry. Raises `UserError` (65).
     """
     pinned = {file.path for source in sources for file in (source.files or {}).values() if file.sha256}
     used = sums_in_raw(reader)

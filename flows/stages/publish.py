@@ -40,6 +40,8 @@ SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 ASKED = {"nbest": False, "scores": False, "glossary": ""}  # What a request can ask for beside a search.
+# Over the model that the training started from, as +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12.
+GAIN = "{gain:+.2f} ({low:+.2f} to {high:+.2f}, p = {p_value:.4f}) over {before:.2f}"
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
 REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "sentencex", "torch")
 
@@ -67,12 +69,17 @@ def run(params: Params) -> str:
         sender = Sender(uri)
         client, training = sender.client, sender.send(record)
         send_others(uri)
-        link = run_link(uri, training)
+        link, command = run_link(uri, training), ui_command(uri)
+        see = f"{command}, then {link}" if command else link
+        summary = f"{task.headline(scores)} on the test set of {scores['corpus']}\nreport: {paths.REPORT}\ntraining: {see}"
         if experiment := os.environ.get(DVC_EXPERIMENT):
-            return _recorded(experiment, name, training, _summary(scores, task, uri, link))
+            write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
+            print(summary)
+            remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
+            return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
         if params.decode.ensemble:
             write_json(paths.PUBLISHED, {"name": name, "run_id": training.info.run_id})
-            print(_summary(scores, task, uri, link))
+            print(summary)
             return "the scores are those of several models together, so none of them is registered"
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
@@ -83,23 +90,23 @@ def run(params: Params) -> str:
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
         comet = params.evaluate.comet if params.publish.by == COMET else None
         with with_comet(scoring, comet, "evaluate.comet", lambda _: sources) as asked:
-            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key)
+            decision = decided or decide(client, version, asked, hypotheses, references, COMET if comet else task.key, MAIN_TEST)
         numbered = f"{name}/{version.version}"  # For what is kept: the alias may later be that of another version.
         address = f"{name}@{decision.alias}" if decision.alias else numbered
         if decided is None:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
             settle(client, version, MAIN_TEST, decision, float(scores[task.key]), params.machine, link)
-        for split in scores.get("tests", {}) if decided is None else ():
+        for split, of_split in scores.get("tests", {}).items() if decided is None else ():
             outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
             further = decide(client, version, scoring, outputs, expected, task.key, split)
-            settle(client, version, split, further, float(scores["tests"][split][task.key]), params.machine, link)
+            settle(client, version, split, further, float(of_split[task.key]), params.machine, link)
             for key, value in further.tags(split).items():
                 client.set_model_version_tag(name, version.version, key, value)
         published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
         write_json(paths.PUBLISHED, {**published, **decision.tags()})
         for key, value in reversed(decision.tags().items()):  # The decision itself last.
             client.set_model_version_tag(name, version.version, key, value)
-    print(_summary(scores, task, uri, link))
+    print(summary)
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
@@ -121,14 +128,6 @@ def settle(client: MlflowClient, version: ModelVersion, split: str, decision: De
         found.append(("score", fault, f"Look at the examples in {paths.REPORT}."))
     for cause, fault, remedy in found:
         alarm(machine, f"{name}-{number}-{split}", cause, fault, remedy, link)
-
-
-def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
-    """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
-    write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
-    print(summary)
-    remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
-    return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
 def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
@@ -186,38 +185,15 @@ def packed(folder: Path) -> Path:
 
 def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target: str) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal. `target` is the language."""
-    further = {
-        tag_of(key, split): value
-        for split, of_split in scores.get("tests", {}).items()
-        for key, value in {
-            task.key: str(of_split[task.key]),
-            "references": sha256_of(paths.RAW / f"{split}.{target}"),
-            "hypotheses": sha256_of(paths.DECODED / f"{split}.hyp"),
-        }.items()
-    }
-    gains = {tag_of("gain", split): _gain_in_words(gain) for split, gain in scores.get("gains", {}).items()}
-    return {
-        **further,
-        **gains,
-        **{key: str(scores[key]) for key in (task.key, "corpus", "signature", COMET, f"{COMET}_signature") if key in scores},
-        "references": scores["references_sha256"],
-        "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
-        "fingerprint": fingerprint,
-    }
-
-
-def _gain_in_words(gain: Mapping[str, float]) -> str:
-    """Return a gain over the model that the training started from, as in +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12."""
-    interval = f"{gain['low']:+.2f} to {gain['high']:+.2f}, p = {gain['p_value']:.4f}"
-    return f"{gain['gain']:+.2f} ({interval}) over {gain['before']:.2f}"
+    tags = {key: str(scores[key]) for key in ("corpus", "signature", COMET, f"{COMET}_signature") if key in scores}
+    for split, of_split in {MAIN_TEST: scores, **scores.get("tests", {})}.items():
+        raw, outputs = paths.RAW / f"{split}.{target}", paths.DECODED / f"{split}.hyp"
+        values = {task.key: str(of_split[task.key]), "references": sha256_of(raw), "hypotheses": sha256_of(outputs)}
+        tags |= {tag_of(key, split): value for key, value in values.items()}
+    gains = {tag_of("gain", split): GAIN.format(**gain) for split, gain in scores.get("gains", {}).items()}
+    return {**tags, **gains, "fingerprint": fingerprint}
 
 
 def requirements() -> list[str]:
     """The packages of the served model as pip takes them, in their versions here."""
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
-
-
-def _summary(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
-    command = ui_command(uri)
-    see = f"{command}, then {link}" if command else link
-    return f"{task.headline(scores)} on the test set of {scores['corpus']}\nreport: {paths.REPORT}\ntraining: {see}"

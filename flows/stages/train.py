@@ -105,15 +105,11 @@ def _check_data(params: Params) -> None:
         check_split(paths.BINARIZED / split)
     binarized, subword = read_meta(paths.BINARIZED / "train").vocabulary_hash, Subword.load(paths.SUBWORD_MODEL)
     if binarized != subword.hash:
-        raise UserError(
-            f"{paths.BINARIZED}: vocabulary {binarized[:12]}, but {paths.SUBWORD_MODEL} is {subword.hash[:12]}",
-            "Run the whole pipeline: dvc repro",
-        )
+        fault = f"{paths.BINARIZED}: vocabulary {binarized[:12]}, but {paths.SUBWORD_MODEL} is {subword.hash[:12]}"
+        raise UserError(fault, "Run the whole pipeline: dvc repro")
     if params.train.bpe_dropout and not subword.is_bpe:
-        raise configuration_error(
-            f"{PARAMS_FILE}: train.bpe_dropout: must be 0 where {paths.SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
-            "Only BPE has merges to leave out.",
-        )
+        fault = f"train.bpe_dropout: must be 0 where {paths.SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}"
+        raise configuration_error(f"{PARAMS_FILE}: {fault}", "Only BPE has merges to leave out.")
     parent = params.train.init_from
     if parent is not None and not (PRETRAINED / parent / WEIGHTS).exists():
         fault = f"{PARAMS_FILE}: train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}"
@@ -123,9 +119,8 @@ def _check_data(params: Params) -> None:
 def train(params: Params) -> None:
     """Train in this process, alone or as one of torchrun's ranks; rank 0 writes the stage's outputs, and the state is kept.
 
-    Raises:
-        Interrupted: stopped, state saved.
-        UserError: exit code 69; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
+    Raises `Interrupted`: stopped, state saved. `UserError` (69): another process trains the same, perhaps from another clone or machine
+    with the same $TRANSFORMER_STATE.
     """
     stop_asked = stop_flag()
     fingerprint = fingerprint_of(params)
@@ -236,13 +231,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
         source=meta.source,
         target=meta.target,
         longest_source=int(np.quantile(open_split(paths.BINARIZED / "train").source.lengths, _USUAL, method="lower")) - 1,
-        training=Training(
-            fingerprint=fingerprint,
-            run=run,
-            updates=progress.update,
-            target_tokens=progress.target_tokens,
-            seconds=seconds,
-        ),
+        training=Training(fingerprint=fingerprint, run=run, updates=progress.update, target_tokens=progress.target_tokens, seconds=seconds),
     )
     with new_directory(paths.CHECKPOINTS) as checkpoints:
         shutil.copytree(state / "checkpoints", checkpoints, dirs_exist_ok=True)

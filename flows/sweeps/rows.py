@@ -27,12 +27,7 @@ _TABLE_2: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a sweep.
-
-    Attributes:
-        sections: sections of params.yaml that it replaces, by name.
-        overrides: values by dotted key, as in `--set`.
-    """
+    """A row of a sweep: the sections of params.yaml that it replaces, and values by dotted key, as in `--set`."""
 
     name: str
     sections: Mapping[str, Mapping[str, Any]]

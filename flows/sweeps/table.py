@@ -23,12 +23,7 @@ _PAPER = {
 
 @dataclass(frozen=True)
 class About:
-    """The heading of a table.
-
-    Attributes:
-        scale: divisor of the paper's widths.
-        settings: the settings of the sweep, as given.
-    """
+    """The heading of a table: `scale` divides the paper's widths; `settings` are those of the sweep, as given."""
 
     name: str
     recipe: str
@@ -46,13 +41,8 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
 
     frame = pd.DataFrame(list(results))
     grouped = frame.groupby("row", sort=False)
-    table = grouped.agg(
-        seeds=("seed", "count"),
-        parameters=("parameters", "first"),
-        updates=("updates", "first"),
-        minutes=("minutes", "mean"),
-        flops=("flops", "mean"),
-    )
+    of_seeds = {"parameters": "first", "updates": "first", "minutes": "mean", "flops": "mean"}
+    table = grouped.agg(seeds=("seed", "count"), **{name: (name, how) for name, how in of_seeds.items()})
     for name in FIGURES:
         table[name] = grouped[name].mean()
         quantile = t.ppf((1 + _CONFIDENCE) / 2, table["seeds"] - 1)

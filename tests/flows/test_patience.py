@@ -1,5 +1,7 @@
 """When a failure is tried again: with a clock of the test's own."""
 
+from collections.abc import Iterable
+
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -11,26 +13,16 @@ from tests.serving import Quiet, serving
 HOUR = 3600.0
 
 
-class Clock:
-    """The time in seconds; a pause lets it pass."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def pauses(patience: Patience, clock: Clock, progress: list[int], code: int = 69, seconds: float = 0.0) -> list[float]:
+def pauses(hours: float, progress: Iterable[int], seconds: float = 0.0) -> list[float]:
     """The pauses after tries of `seconds` that all fail, each with its progress, until there is no other or the list ends."""
-    made = []
+    now, made = 0.0, list[float]()
+    trying = Patience(hours, lambda: now, lambda: 0.0)
     for done in progress:
-        clock.now += seconds
-        pause = patience.pause_after(code, done)
-        if pause is None:
+        now += seconds
+        if (pause := trying.pause_after(69, done)) is None:
             break
         made.append(pause)
-        clock.now += pause
+        now += pause
     return made
 
 
@@ -40,10 +32,9 @@ def test_only_what_may_pass_is_tried_again() -> None:
 
 
 def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_end() -> None:
-    clock = Clock()
-    made = pauses(Patience(1.0, clock, lambda: 0.0), clock, [0] * 100)
+    made = pauses(1.0, [0] * 100)
     assert made == [10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 570]
-    assert clock.now == HOUR
+    assert sum(made) == HOUR
 
 
 def test_up_to_half_of_a_pause_is_left_out_so_that_all_do_not_come_back_together() -> None:
@@ -51,11 +42,8 @@ def test_up_to_half_of_a_pause_is_left_out_so_that_all_do_not_come_back_together
 
 
 def test_the_time_of_long_tries_counts_and_progress_begins_it_anew() -> None:
-    clock = Clock()
-    assert len(pauses(Patience(12.0, clock), clock, [0] * 100, seconds=5 * HOUR)) == 3
-    clock = Clock()
-    made = pauses(Patience(12.0, clock, lambda: 0.0), clock, list(range(0, 100_000, 1000)), seconds=11 * HOUR)
-    assert made == [10.0] * 100
+    assert len(pauses(12.0, [0] * 100, seconds=5 * HOUR)) == 3
+    assert pauses(12.0, range(0, 100_000, 1000), seconds=11 * HOUR) == [10.0] * 100
 
 
 def test_a_run_whose_stages_are_done_waits_for_prefect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from flows.places.jobs import Job, check_places
+from flows.places.jobs import Job, run_elsewhere
 from flows.places.kubernetes import KubernetesJobs
 from flows.places.slurm import SlurmQueue
 from flows.process.runner import exit_file, report_exit
@@ -64,7 +64,7 @@ def test_a_wrong_place_is_refused(place: dict[str, object], words: str, settings
 def test_a_place_of_no_stage_is_refused(settings: Settings) -> None:
     params = settings(places={"trian": {"on": "slurm", "time": "12"}})
     with refused(78, r"machine\.places\.trian: no such stage\. Did you mean train\?"):
-        check_places(params.machine)
+        run_elsewhere("train", params.machine.places["trian"], params)
 
 
 def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine(settings: Settings) -> None:
@@ -102,7 +102,7 @@ def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Se
     os.utime(state, (submitted + 9 * HOURS,) * 2)
     assert job.tries_again(75, [state], submitted + 10 * HOURS)
     assert not job.tries_again(75, [state], submitted + 12 * HOURS)
-    job.asked_to_stop.touch()
+    job.file("stop").touch()
     assert not job.tries_again(75, [state], submitted + 10 * HOURS)
 
 
@@ -208,7 +208,7 @@ def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Setting
         assert jobs.look(job.name).phase == phase, answer
         assert jobs.find() == (None if phase == "ended" else job.name)
     assert jobs.submit() == job.name
-    jobs.stop(job.name, running=True)
+    jobs.stop(job.name)
     asked = (tmp_path / "asked").read_text().splitlines()[-3:]
     assert [line.split()[0] for line in asked] == ["delete", "apply", "delete"]
     assert "--cascade=foreground" in asked[-1]

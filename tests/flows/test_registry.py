@@ -57,7 +57,7 @@ def published(client: MlflowClient, outputs: int | Sequence[str], name: str = NA
     """Register outputs, or translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(outputs) if isinstance(outputs, int) else outputs
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, version, SCORING, hypotheses, REFERENCES, "bleu")
+    decision = decide(client, version, SCORING, hypotheses, REFERENCES, "bleu", "test")
     if decision.alias:
         client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
@@ -95,12 +95,12 @@ def test_comet_decides_where_it_is_asked_for(client: MlflowClient, tmp_path: Pat
         for faults, comet in ((40, "70"), (0, "90"), (20, "80")):  # By BLEU, which is said to be equal, the third's rival is the first.
             tags = {"bleu": "50", "comet": comet, "comet_signature": command}
             version = registered(client, with_faults(faults), **tags)
-            decision = decide(client, version, scoring, with_faults(faults), REFERENCES, "comet")
+            decision = decide(client, version, scoring, with_faults(faults), REFERENCES, "comet", "test")
             aliases.append((decision.alias, decision.rival))
     assert aliases == [(CHAMPION, ""), (CHAMPION, "1"), ("", "2")]
     assert " COMET, two-sided p = 0.0001" in decision.reason
     other = registered(client, with_faults(20), comet="80", comet_signature="another command")
-    assert decide(client, other, scoring, with_faults(20), REFERENCES, "comet").rival == ""
+    assert decide(client, other, scoring, with_faults(20), REFERENCES, "comet", "test").rival == ""
 
 
 def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:
@@ -146,7 +146,7 @@ def test_each_further_test_set_has_a_champion_of_its_own_also_under_another_name
     old = {f"{key}.test_old": value for key, value in first.tags.items() if key in ("references", "bleu")}
     for faults, expected in ((40, ""), (0, "champion-old")):
         version = registered(client, with_faults(0), references=f"{faults + 1:064}", **old)
-        assert decide(client, version, SCORING, with_faults(0), REFERENCES, "bleu").alias == CHALLENGER
+        assert decide(client, version, SCORING, with_faults(0), REFERENCES, "bleu", "test").alias == CHALLENGER
         decision = decide(client, version, SCORING, with_faults(faults), REFERENCES, "bleu", "test_old")
         assert (decision.alias, decision.rival) == (expected, "1")
         assert decision.tags("test_old")["rival_version.test_old"] == "1"

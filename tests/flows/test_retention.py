@@ -67,6 +67,24 @@ def test_what_is_old_is_shown_and_only_removed_when_asked_and_what_a_commit_or_r
 
 
 @pytest.mark.usefixtures("repository")
+def test_what_a_commit_of_any_branch_or_an_experiment_needs_stays_also_the_files_of_a_folder() -> None:
+    for ref in ("refs/heads/side", "refs/tags/v1", "refs/exps/ab/c"):
+        Path("dvc.yaml").write_text("stages: {one: {cmd: mkdir -p one && cp in.txt one, deps: [in.txt], outs: [one]}}")
+        Path("in.txt").write_text(ref)
+        Repo().reproduce()
+        git("commit", "-q", "-m", ref, "dvc.yaml", "dvc.lock", "in.txt")
+        git("update-ref", ref, "HEAD")
+        git("reset", "-q", "--hard", "HEAD~")
+    git("merge", "-q", "--strategy=ours", "-m", "dropped", "side")
+    git("branch", "-q", "-D", "side")
+    grow_old(31)
+    assert retention.main(["--free"]) == 0
+    listings = {file.read_text() for file in Path(".dvc/cache/files/md5").glob("*/*.dir")}
+    assert objects() - listings == {"second", "refs/heads/side", "refs/tags/v1", "refs/exps/ab/c"}
+    assert len(listings) == 3
+
+
+@pytest.mark.usefixtures("repository")
 def test_a_new_clone_without_its_cache_has_nothing_old(capfd: pytest.CaptureFixture[str]) -> None:
     Path("dvc.yaml").write_text("stages: {one: {cmd: mkdir -p one && cp in.txt one, deps: [in.txt], outs: [one]}}")
     Repo().reproduce()

@@ -21,8 +21,17 @@ def test_curves_are_the_values_at_their_updates_and_the_legend_has_the_last() ->
     axes = axes_of(training, validation)
     for line, values in zip(axes.lines, (training, validation), strict=True):
         np.testing.assert_array_equal(line.get_xydata(), np.column_stack((values.index, values)))
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training, at the end 3", "validation, at the end 2.25"]
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["training, at the end 3", "validation, at the end 2.25"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("update", "nats")
+
+
+def test_each_of_many_curves_has_its_own_colour_and_dashes_and_none_is_under_the_legend() -> None:
+    figure = line_figure({str(number): pd.Series([number, 1.0]) for number in range(40)}, "nats")
+    assert figure is not None
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in figure.axes[0].lines}) == 40
+    figure.draw_without_rendering()
+    assert 0 <= figure.legends[0].get_window_extent().y0 < figure.legends[0].get_window_extent().y1 <= figure.axes[0].get_tightbbox().y0
 
 
 def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:

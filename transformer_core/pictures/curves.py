@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT, _TEXT = 400, 265, 8  # Pixels, points.
-FURTHER = ("#1a7f37", "#8250df", "#9a6700", "#0f7b8a", "#bf3989", "#57606a")  # Colours of the third series and those after it.
+_WIDTH, _HEIGHT, _ROW, _TEXT = 400, 245, 17, 8  # Pixels, of a row of the legend as well; points.
+_COLOURS = (FIRST, SECOND, "#1a7f37", "#8250df", "#9a6700", "#0f7b8a", "#bf3989", "#57606a")
 SHARE_SHOWN = 0.995
 MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
 # Title, note and measure of the charts of one column of updates.csv.
@@ -81,8 +81,9 @@ def line_chart(
 def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmic: bool = False, unit: str = "update") -> Figure | None:
     """Draw series of values, labelled by `measure`, over updates or words; None without a value to draw.
 
-    A linear axis starts at 0, or below at the smallest value; a logarithmic one starts at the smallest value. Values that cannot be drawn
-    (not finite, or not above 0 on a logarithmic scale) are left out.
+    Each has a colour and dashes of its own; the legend is below the axes. A linear axis starts at 0, or below at the smallest value; a
+    logarithmic one starts at the smallest value. Values that cannot be drawn (not finite, or not above 0 on a logarithmic scale) are left
+    out.
     """
     import pandas as pd
     from matplotlib.ticker import LogFormatter
@@ -91,14 +92,17 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     drawable = {name: values for name, values in drawable.items() if len(values)}
     if not drawable:
         return None
-    figure = new_figure(_WIDTH, _HEIGHT)
+    columns = 1 if len(drawable) <= 2 else 2
+    figure = new_figure(_WIDTH, _HEIGHT + _ROW * math.ceil(len(drawable) / columns))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
-    for (name, values), colour in zip(drawable.items(), cycle((FIRST, SECOND, *FURTHER)), strict=False):
+    # Solid lines in all colours, then dashes, then dashes with one dot more in each turn.
+    patterns = ["-", *((0, (6, 2, *(1, 2) * dots)) for dots in range(len(drawable) // len(_COLOURS)))]
+    for (name, values), (pattern, colour) in zip(drawable.items(), product(patterns, _COLOURS), strict=False):
         size = math.ceil(len(values) / MOST_PLACES)
         places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
         last = f"{name}, at the end {values.iloc[-1]:,.4g}" if unit == "update" else name
-        axes.plot(places.x, places.y, color=colour, label=last, marker="o" if len(places) == 1 else "")
+        axes.plot(places.x, places.y, color=colour, linestyle=pattern, label=last, marker="o" if len(places) == 1 else "")
     if logarithmic:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(LogFormatter())
@@ -111,5 +115,5 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     axes.tick_params(which="both", length=0, labelsize=_TEXT, labelcolor=MUTED)
     axes.grid(axis="y", which="both", color=RULE)
     axes.spines[:].set_visible(False)
-    axes.legend(frameon=False, fontsize=_TEXT)
+    figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=_TEXT, handlelength=4)
     return figure
