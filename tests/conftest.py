@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -110,6 +110,19 @@ def default_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the params.yaml of the default recipe."""
     monkeypatch.chdir(tmp_path)
     shutil.copyfile(REPOSITORY / "transformer_core/recipes/tatoeba.yaml", "params.yaml")
+
+
+@pytest.fixture
+def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes a script of the shell under a name, in a folder that is the first of $PATH."""
+    folder = tmp_path_factory.mktemp("bin")
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def write(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+    return write
 
 
 @pytest.fixture

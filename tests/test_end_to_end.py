@@ -123,9 +123,7 @@ def names_of_runs(clone: Clone) -> list[str]:
         return [name for (name,) in record.execute("SELECT name FROM runs")]
 
 
-def test_a_stopped_training_saves_fails_and_goes_on(
-    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_training_saves_and_goes_on(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On two ranks, and goes on on one."""
     settings = {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}
     clone.set({"train": settings, "machine": {"devices": 2}})

@@ -68,9 +68,7 @@ ECC = "uncorrectable ECC error"
         ),
     ],
 )
-def test_a_fault_of_the_machine_is_one_line_with_a_remedy_and_says_whether_another_try_is_worth_it(
-    error: Exception, code: int, line: str
-) -> None:
+def test_a_fault_of_the_machine_is_one_line_and_its_code_says_whether_to_try_again(error: Exception, code: int, line: str) -> None:
     with refused(code) as caught, machine_errors("train", "Lower the beam."):
         raise error
     assert str(caught.value).startswith(f"train: {line}")

@@ -60,9 +60,7 @@ def test_files_of_the_user_are_kept_and_lists_of_code_are_written_again(folder: 
     assert {path: path.read_bytes() for path in (folder / "installed").iterdir()} == lists
 
 
-def test_no_project_is_made_of_a_file_or_in_a_clone_or_without_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clone_or_no_git_makes_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["new", str(tmp_path / "file")]) == 78
     assert main(["new", str(ROOT)]) == 78

@@ -53,21 +53,3 @@ def test_a_corpus_that_grew_goes_on_from_the_model_with_its_vocabulary(place: Pa
     params = load_params(place / "params.yaml")
     assert (params.download.corpus, params.train.init_from, params.train.mix) == ("first", "first", None)
     assert entry.read_text(encoding="utf-8") == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        (("--from", "models/none"), "models/none/config.json: no such file. A model directory holds model.safetensors"),
-        (("--from", "models/averaged", "--mix", "frist"), "--mix: no corpus is called 'frist'. Did you mean first?"),
-        (("--from", "models/averaged", "--mix", "icon"), "--mix: icon has no en. It has id, tree."),
-    ],
-)
-def test_what_cannot_be_tuned_is_one_line(place: Path, call: Call, arguments: tuple[str, ...], fault: str) -> None:
-    before = (place / "params.yaml").read_text(encoding="utf-8")
-    done = call("data", "tune", "other", "other.en", "other.de", "--force", *arguments)
-    assert done.code in (65, 78)
-    assert done.err.startswith(fault)
-    assert done.err.count("\n") == 1
-    assert (place / "params.yaml").read_text(encoding="utf-8") == before
-    assert not (place / "pretrained").exists()

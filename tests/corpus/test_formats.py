@@ -34,9 +34,7 @@ def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_lang
 
 
 @given(st.sampled_from(["bpt", "ept", "ph", "it", "ut"]), st.lists(texts, min_size=5, max_size=5))
-def test_codes_in_a_tmx_unit_are_no_text_but_what_is_around_and_in_their_sub_is(
-    tmp_path_factory: pytest.TempPathFactory, code: str, parts: list[str]
-) -> None:
+def test_codes_in_a_tmx_unit_are_no_text_but_their_sub_is(tmp_path_factory: pytest.TempPathFactory, code: str, parts: list[str]) -> None:
     path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
     before, native, inside, more_native, after = map(escape, parts)
     segment = f'{before}<{code} i="1">{native}<sub>{inside}<ph>{native}</ph>{after}</sub>{more_native}</{code}>{after}'

@@ -184,9 +184,7 @@ def wide(text: str) -> str:
         (["nfkc", "quotes"], f"“{wide('A')}”", '"A"'),
     ],
 )
-def test_forms_of_characters_become_one_in_training_and_in_what_is_translated(
-    forms: list[str], text: str, read: str, tmp_path: Path
-) -> None:
+def test_forms_of_characters_become_one_in_training_and_in_translation(forms: list[str], text: str, read: str, tmp_path: Path) -> None:
     subword = learnt_subword([*SENTENCES, *[f"{text} {read}"] * 30], tmp_path / "spm.model", vocab_size=180, normalise=forms)
     assert subword.encode(text) == subword.encode(read)
     assert subword.decode(subword.encode(text)) == read

@@ -203,9 +203,7 @@ def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) 
         search(engine, [[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50))
 
 
-def test_the_number_of_threads_changes_no_bit(
-    engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path
-) -> None:
+def test_more_threads_change_no_bit(engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
     assert search(load(model, tmp_path, threads=1), sources, THEIRS, 64) == search(engine, sources, THEIRS, 64)
 
 

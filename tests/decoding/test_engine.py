@@ -60,9 +60,7 @@ def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, 
 
 
 @pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])
-def test_auto_is_pytorch_elsewhere_and_says_why_and_a_name_is_followed_or_refused(
-    options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
-) -> None:
+def test_elsewhere_auto_is_pytorch_and_a_name_is_followed(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
     asked, missing = wanted(directory, tmp_path, **options), (options, reason) in MISSING
     choice = choose_engine("auto", asked)
     assert choice.engine == choose_engine("torch", asked).engine == "torch"

@@ -53,9 +53,7 @@ TROUBLES = {
 
 @pytest.mark.usefixtures("empty_directory")
 @pytest.mark.parametrize("cause", [*TROUBLES, ""])
-def test_each_trouble_of_a_training_is_told_once_in_a_run_and_a_good_one_tells_nothing(
-    cause: str, hook: Hook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_trouble_of_a_training_is_told_once_in_a_run(cause: str, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms, "CHECK_SECONDS", 0.05)
     address, texts = hook
     vitals, settings, text = TROUBLES.get(cause, ({"speeds": [1000.0, *[900.0] * 50], "skipped": [7, 8]}, {}, ""))
@@ -73,9 +71,7 @@ def test_each_trouble_of_a_training_is_told_once_in_a_run_and_a_good_one_tells_n
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_a_web_server_that_is_away_costs_a_line_without_its_address(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_web_server_that_is_away_costs_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "http://127.0.0.1:9/secret")
     alarm(Machine(alarm_url="$HOOK"), "f00d", "disk", "the disk is full", "Free space.")
     assert capsys.readouterr().err == "machine.alarm_url: ConnectionError, not sent: the disk is full. Free space.\n"

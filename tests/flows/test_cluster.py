@@ -125,9 +125,7 @@ def test_a_stage_runs_on_a_worker_of_another_pool_in_this_folder(client: SyncPre
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
-    client: SyncPrefectClient, home: Clone, worker: psutil.Process
-) -> None:
+def test_a_training_whose_worker_stops_leaves_nobody_and_its_state(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
     """The last test of this file: a worker that is stopped kills its runs at once."""
     home.run("dvc", "repro", "binarize")
     home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")

@@ -203,9 +203,7 @@ def test_a_server_of_mlflow_that_is_away_or_silent_is_asked_once(compare: Compar
             silent.accept()
 
 
-def test_a_page_has_many_runs_beside_the_first_and_its_script_is_the_only_one_that_may_run(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_has_many_runs_and_its_own_script_alone_may_run(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, (hypotheses, warmup) in enumerate(((BAD, 400), (GOOD, 800), (GOOD, 400)), start=1):
         train(f"run{number}", warmup=warmup, losses=[3.0, 2.0 / number])

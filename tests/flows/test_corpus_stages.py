@@ -184,9 +184,7 @@ def test_what_a_killed_download_has_unpacked_is_removed(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("password", "stem", "code"), [("s3cret", "train", 0), ("s3cret", "none", 78), ("wr0ng", "train", 78)])
-def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
-    place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int
-) -> None:
+def test_a_secret_is_in_no_file_and_no_output(place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int) -> None:
     monkeypatch.setenv("SOME_TOKEN", "t0ken")
     write_pairs(place / "served/train.en", place / "served/train.de", PAIRS)
     with serving(partial(Private, place / "served", "me:s3cret")) as host:

@@ -81,9 +81,7 @@ def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     assert (statistics["cut_off"], statistics["target_tokens"]) == (4, sum(longest))
 
 
-def test_a_source_as_long_as_a_document_is_cut_and_named(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_very_long_source_is_cut_and_named(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(decode, "MOST_INPUT", 5)
     lengths = [len(Subword.load(here / "models/averaged/spm.model").encode(line)) - 1 for line in TEXT]
     assert min(lengths) > 5

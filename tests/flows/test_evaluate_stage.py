@@ -294,9 +294,7 @@ def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_
     assert sentences.count("<tr") == 1 + 3
 
 
-def test_references_are_normalised_and_a_line_too_long_for_ter_named(
-    here: Path, params: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_references_are_normalised_and_a_line_too_long_for_ter_told(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
     run(params)
     assert "normalised" not in capsys.readouterr().err
     write_lines(here / "data/raw/test.de", (normalize("NFD", line) for line in ["ü " * 201, *TARGET[1:]]))

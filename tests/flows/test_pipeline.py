@@ -233,9 +233,7 @@ def test_a_run_with_other_settings_leaves_params_yaml_and_outputs_as_they_are_an
 
 
 @with_prefect
-def test_a_run_that_is_marked_as_crashed_while_it_is_alive_is_running_again(
-    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str
-) -> None:
+def test_a_live_run_marked_as_crashed_runs_again(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str) -> None:
     """As the automation for lost machines does after the server was away."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_server)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.2)

@@ -192,9 +192,7 @@ def test_a_model_that_is_not_in_the_registry_is_refused_in_one_line(client: Mlfl
         assert "\n" not in str(raised.value)
 
 
-def test_a_failed_download_names_its_cause(
-    client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_has_its_cause(client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> str:
         failures = "##### File model.safetensors #####\n403 Client Error: Forbidden\n"
         raise MlflowException(f"The following failures occurred while downloading\n{failures}", INVALID_PARAMETER_VALUE)

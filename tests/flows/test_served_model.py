@@ -214,9 +214,7 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
     assert narrow == [hypotheses[0].text for hypotheses in ranked]
 
 
-def test_a_long_text_is_translated_in_parts_with_its_line_feeds_and_unknown_characters_are_logged(
-    model_directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_text_is_translated_in_parts_and_unknown_characters_logged(model_directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     predict = predictor(model_directory)
     sentence = " ".join(LINES[:3])
     (alone,) = predict([sentence])

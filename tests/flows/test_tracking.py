@@ -91,9 +91,7 @@ def test_sending_again_changes_nothing(client: MlflowClient, mlflow_store: str, 
 
 
 @pytest.mark.parametrize("call", [2, 3, 4], ids=["before the second rows", "after them", "before the artifact"])
-def test_a_sender_that_was_killed_leaves_a_run_that_the_next_completes(
-    call: int, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_sender_completes_a_run(call: int, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two tables, which are two calls, after one of parameters and tags; the training went on from an earlier update."""
     record = recorded(losses=[3.0, 2.0])
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
@@ -169,9 +167,7 @@ def test_another_tracking_server_gets_the_whole_record(mlflow_store: str) -> Non
 
 
 @pytest.mark.usefixtures("default_params")
-def test_the_command_sync_sends_again_what_mlflow_no_longer_has(
-    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_sync_sends_what_mlflow_lacks(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     recorded(losses=[1.0]).end()
     evaluation()
@@ -188,9 +184,7 @@ def test_the_command_sync_sends_again_what_mlflow_no_longer_has(
     assert unsent(mlflow_store) == []
 
 
-def test_the_sender_sends_while_the_stage_runs_also_records_of_earlier_stages_and_makes_a_deleted_run_again(
-    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sender_sends_old_records_and_deleted_runs(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.1)
     recorded("left", [9.0], fingerprint="left").end()
     record = recorded(losses=[1.0])

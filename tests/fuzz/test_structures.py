@@ -79,9 +79,7 @@ def test_any_value_in_an_entry_is_taken_or_refused(key: str, value: object) -> N
 @pytest.mark.parametrize("name", OUTPUTS)
 @given(data=st.data(), value=values)
 @few
-def test_any_value_anywhere_in_the_output_of_a_stage_is_taken_or_refused(
-    name: str, data: st.DataObject, value: object, tmp_path: Path
-) -> None:
+def test_any_value_in_the_output_of_a_stage_is_taken_or_refused(name: str, data: st.DataObject, value: object, tmp_path: Path) -> None:
     document = json.loads(json.dumps(OUTPUTS[name]))
     *outer, key = data.draw(st.sampled_from(list(places(document))))
     reduce(lambda inner, step: inner[step], outer, document)[key] = value

@@ -28,9 +28,7 @@ LOW = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # The interpre
 @pytest.mark.parametrize(
     ("adds", "norm", "dropout"), [(True, True, 0.1), (True, True, 0.0), (True, False, 0.3), (True, False, 0.0), (False, True, 0.0)]
 )
-def test_residual_and_norm_in_one_kernel_have_their_gradients(
-    adds: bool, norm: bool, dropout: float, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_residual_and_norm_have_gradients(adds: bool, norm: bool, dropout: float, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformer_core.models.ops import layer_kernels
 
     monkeypatch.setattr(layer_kernels, "_PROGRAMS", 7)  # Each has several rows, and some have more than others.

@@ -212,9 +212,7 @@ CUT: dict[str, dict[str, Any]] = {
 
 @on_every_device
 @pytest.mark.parametrize("changes", CUT.values(), ids=CUT.keys())
-def test_stopped_and_resumed_is_never_stopped_to_the_bit(
-    split: BinarizedSplit, text: Path, tmp_path: Path, changes: dict[str, Any], device: str
-) -> None:
+def test_a_resumed_training_is_bit_equal(split: BinarizedSplit, text: Path, tmp_path: Path, changes: dict[str, Any], device: str) -> None:
     """One training is stopped again and again: its weights and records are those of a training that is not. In low precision it learns."""
     settings = SETTINGS.model_copy(update=changes)
     new_dropout: Callable[[], BpeDropout | None] = lambda: None  # noqa: E731
@@ -443,9 +441,7 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
 
 @pytest.mark.parametrize("broken", [4, 8])
 @pytest.mark.parametrize("at", ["_write_checkpoint", "_write_state"])
-def test_a_write_that_fails_costs_no_checkpoint(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int
-) -> None:
+def test_a_failed_write_costs_nothing(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int) -> None:
     """As a kill between the writes of state and checkpoint; updates 4 and 8 are saved without a validation."""
     settings = SETTINGS.model_copy(update={"updates": 12, "save_every": 2, "validate_every": 6, "keep": 4})
     trainer_of(build(), split, tmp_path / "straight", settings).run()
@@ -654,9 +650,7 @@ def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path
         (100, "fits"),
     ],
 )
-def test_memory_runs_out_before_the_first_update_or_not_at_all(
-    data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str
-) -> None:
+def test_memory_runs_out_at_the_start_or_never(data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str) -> None:
     run_ranks(processes, 1, train_in_little_memory, data, tokens, tmp_path, ends)
 
 
@@ -698,9 +692,7 @@ def train_to_be_killed(data: Path, path: Path, saves: int) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_killed_in_the_middle_of_a_save_goes_on_from_the_last_whole_state(
-    data: Path, split: BinarizedSplit, tmp_path: Path, processes: ForkServerContext
-) -> None:
+def test_a_kill_in_a_save_costs_that_save_alone(data: Path, split: BinarizedSplit, tmp_path: Path, processes: ForkServerContext) -> None:
     straight, again, path = build(), build(), tmp_path / "killed"
     trainer_of(straight, split, tmp_path / "straight", SAVING).run()
     for saves, whole in ((2, [2]), (3, [6, 4])):
@@ -838,9 +830,7 @@ def test_devices_resume_to_the_bit_dropout_on(of_devices: dict[int, Path], devic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3])
-def test_one_device_goes_on_where_several_stopped_in_the_same_order(
-    of_devices: dict[int, Path], split: BinarizedSplit, devices: int
-) -> None:
+def test_one_device_goes_on_where_several_stopped(of_devices: dict[int, Path], split: BinarizedSplit, devices: int) -> None:
     """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
     settings = SETTINGS.model_copy(update={"precision": "float64"})
     model = build(torch.float64)
@@ -953,9 +943,7 @@ def on_gpus(rank: Rank, data: Path, out: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
-    data: Path, tmp_path: Path, processes: ForkServerContext
-) -> None:
+def test_two_gpus_find_the_gradients_of_one_and_resume_to_the_bit(data: Path, tmp_path: Path, processes: ForkServerContext) -> None:
     outs = tmp_path / "1", tmp_path / "2"
     for count, out in enumerate(outs, 1):
         out.mkdir()
@@ -968,9 +956,7 @@ def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
     assert two["resumed"]
 
 
-def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_others_use_is_told_from_a_large_model(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(build(), split, tmp_path)
 
     def lacking() -> None:
