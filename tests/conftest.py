@@ -61,9 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if not torch.cuda.is_available():
         for item in for_gpu:
-            item.add_marker(
-                pytest.mark.skip(reason="needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels")
-            )
+            reason = "needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)

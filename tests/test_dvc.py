@@ -1,6 +1,7 @@
 """dvc.yaml against the code: each stage depends on the modules it imports, no more and no less, and on its own section of params.yaml."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -63,11 +64,8 @@ def loaded() -> dict[str, set[str]]:
     """The modules of this repository that each stage imports."""
     command = [sys.executable, "-c", LOADED, str(ROOT), *STAGES]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120).stdout
-    packages = ("transformer_core/", "flows/")
-    found = dict(json.loads(line) for line in output.splitlines())
-    return {
-        stage: {name for name in names if name.startswith(packages) and not name.endswith("__init__.py")} for stage, names in found.items()
-    }
+    code = re.compile(r"(transformer_core|flows)/(?!.*__init__\.py)")
+    return {stage: set(filter(code.match, names)) for stage, names in map(json.loads, output.splitlines())}
 
 
 def test_a_stage_depends_on_the_code_it_imports(loaded: dict[str, set[str]]) -> None:

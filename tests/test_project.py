@@ -127,6 +127,5 @@ def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, 
     assert outside.run("python", "-m", "dvc", "status", *stages) == "Data and pipelines are up to date.\n"
     assert outside.run("git", "status", "--porcelain") == ""
     (outside.root / "installed/binarize.sha256").write_text("another version\n", encoding="utf-8")
-    assert outside.run("python", "-m", "dvc", "status", *stages).split() == [
-        *("binarize:", "changed", "deps:", "modified:", "installed/binarize.sha256")
-    ]
+    status = " ".join(outside.run("python", "-m", "dvc", "status", *stages).split())
+    assert status == "binarize: changed deps: modified: installed/binarize.sha256"

@@ -140,9 +140,8 @@ def points(database: Path) -> Counter[tuple[str, int]]:
     A training that ran twice, because DVC could not keep its outputs, has two runs.
     """
     with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute(
-            "SELECT key, step, COUNT(*) FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
-        ).fetchall()
+        query = "SELECT key, step, COUNT(*) FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
+        rows = connection.execute(query).fetchall()
     found: Counter[tuple[str, int]] = Counter()
     for key, step, count in rows:
         found[str(key), int(step)] = max(found[str(key), int(step)], int(count))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.faults import Scene, damage
+from tests.faults.faults import Scene
 from tests.faults.pipeline import Ended, Home, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 from tests.mounts import need_mounts
@@ -52,9 +52,8 @@ def test_a_kill_that_meets_no_process_has_struck_nothing(process: str, code: int
 
 
 def test_what_a_fault_has_changed_is_found() -> None:
-    expected = Result(
-        {"model.safetensors": "a", "test.hyp": "b"}, Counter({("loss", 20): 1, ("loss", 40): 1}), {"home/data/a", "home/data/b"}
-    )
+    losses = Counter({("loss", 20): 1, ("loss", 40): 1})
+    expected = Result({"model.safetensors": "a", "test.hyp": "b"}, losses, {"home/data/a", "home/data/b"})
     found = Result({"model.safetensors": "c", "test.hyp": "b"}, Counter({("loss", 20): 2}), {"home/data/a", "tmp/stray"})
     assert differences(expected, expected) == []
     assert differences(expected, found) == [
@@ -75,11 +74,3 @@ def test_what_a_user_should_not_meet_is_found() -> None:
     assert traceback_in(f"{logged}Traceback (most recent call last):\n{logged}  line\n{logged}KeyError: 1\n") == "KeyError: 1"
     assert traceback_in("[rank1]: Traceback (most recent call last):\n[rank1]:   line\n[rank1]: KeyError: 1\n") == "KeyError: 1"
     assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
-
-
-def test_a_damaged_file_is_another_one(tmp_path: Path) -> None:
-    for seed in range(20):
-        file = tmp_path / "file"
-        file.write_bytes(b"content")
-        damage(file, Random(seed))
-        assert file.read_bytes() != b"content"

@@ -42,9 +42,8 @@ COMMANDS = (
     "info --preset base --vocab-size 37000",
 )
 # Files of one stage that others read.
-OUTPUTS = {
-    name: json.loads(READERS[name].examples()[-1]) for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "scores")
-}
+DOCUMENTS = ("manifest", "cleaning-report", "training-metrics", "decoding", "scores")
+OUTPUTS = {name: json.loads(READERS[name].examples()[-1]) for name in DOCUMENTS}
 
 
 def places(value: object, *above: str | int) -> Iterator[tuple[str | int, ...]]:
