@@ -135,16 +135,6 @@ def test_pairs_are_cleaned_by_the_rules_of_their_languages_without_tags_and_hold
         assert {text for text in (*TEXTS["t.en"], "a cat", "My name") if not {text, f"<2de> {text}"} & kept} == dropped
 
 
-def test_a_placeholder_is_written_behind_the_tag() -> None:
-    raw()
-    Path("clean").mkdir()
-    settings = OFF.model_copy(update={"placeholders": 1.0})
-    clean_corpus(Path("raw"), Path("clean"), "sources", "targets", settings, tags=TAGS, directions={})
-    cleaned = list(read_lines(Path("clean/train.sources")))
-    assert cleaned != list(read_lines(Path("raw/train.sources")))
-    assert all(line.startswith(("<2de> ", "<2en> ")) and line.count("<2") == 1 for line in cleaned)
-
-
 def test_a_test_set_of_one_direction_is_scored_with_the_tokens_of_its_language() -> None:
     chinese, german = ["第一只狗睡在房子里。"] * 2, ["Der erste Hund schläft im Haus."] * 3
     sets = {"test": (german + chinese, german + chinese), "test_en-zh": (chinese, chinese), "test_en-de": (german, german)}

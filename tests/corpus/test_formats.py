@@ -16,9 +16,8 @@ texts = st.text(st.characters(min_codepoint=0x20, exclude_categories=["Cs", "Cn"
 
 
 def tmx(units: list[tuple[str, str]]) -> bytes:
-    variants = (
-        f'<tu><tuv xml:lang="EN-us"><seg>{escape(en)}</seg></tuv><tuv xml:lang="de"><seg>{escape(de)}</seg></tuv></tu>' for en, de in units
-    )
+    unit = '<tu><tuv xml:lang="EN-us"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
+    variants = (unit.format(escape(en), escape(de)) for en, de in units)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>{"".join(variants)}</body></tmx>'.encode()
 
 

@@ -147,11 +147,6 @@ def test_a_vocabulary_without_byte_fallback_is_the_same_as_ever_and_says_so(subw
         train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 100, "byte_fallback": True}))
 
 
-def test_unknown_characters_are_named(subword: Subword) -> None:
-    assert subword.unknown_characters("the dog") == set()
-    assert subword.unknown_characters("the {dog} 犬犬 \u200b") == {"{", "}", "犬"}
-
-
 def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
     subword = learnt_subword(SENTENCES, tmp_path / "spm.model", vocab_size=180, user_symbols=["<name>", "Q9"])
     assert subword.vocab_size == settings.vocab_size
