@@ -93,11 +93,13 @@ def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Pa
     assert picked
 
 
-def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path) -> None:
+def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path, models: Path) -> None:
     with refused(65, r"config.json: translates en to de, and de to en is needed. translated.side is source."):
         translated(tmp_path, teacher, SETTINGS.model_copy(update={"side": "source"}))
     with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
+    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
+        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))
 
 
 def test_a_text_that_is_too_long_and_an_empty_one_have_empty_translations(tmp_path: Path, teacher: Path) -> None:
@@ -141,8 +143,3 @@ def test_a_pair_too_long_is_the_worst_and_no_shard_is_scored_twice(models: Path,
     assert max(whole[:-2]) < float("inf")
     monkeypatch.delattr(dual_cross_entropy, "score_tokens")
     assert list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs))) == whole
-
-
-def test_models_in_the_wrong_places_are_refused(models: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
-        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))

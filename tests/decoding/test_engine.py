@@ -75,11 +75,6 @@ def test_elsewhere_auto_is_pytorch_and_a_name_is_followed(options: dict[str, Any
                 choose_engine(name, request)  # type: ignore[arg-type]
 
 
-def test_pytorch_has_no_int8(directory: Path) -> None:
-    with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
-        load_engine("torch", DecodingRequest([directory], POWER, "int8"))
-
-
 def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = DecodingRequest([directory], POWER)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -53,11 +53,7 @@ def alone(double: WordsOnly) -> dict[int, list[Finished]]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    numbers=st.lists(st.integers(0, len(SOURCES) - 1), min_size=1, max_size=30, unique=True),
-    batch=st.integers(1, 30),
-    padding=st.integers(0, 9),
-)
+@given(st.lists(st.sampled_from(range(len(SOURCES))), min_size=1, max_size=30, unique=True), st.integers(1, 30), st.integers(0, 9))
 def test_in_float64_batch_order_and_padding_change_no_output(
     double: WordsOnly, alone: dict[int, list[Finished]], numbers: list[int], batch: int, padding: int
 ) -> None:
