@@ -127,7 +127,6 @@ def test_the_interval_of_a_difference_is_that_of_the_gains_of_single_lines() -> 
 def test_an_interval_stays_within_the_scale_which_ends_at_a_hundred_but_for_ter() -> None:
     assert interval(TER(), ["a b c d"] * 4, ["x"] * 4) == pytest.approx((400, 400, 400))
     assert ends(REFERENCES, REFERENCES) == pytest.approx((100, 100))
-    assert max(ends(REFERENCES, REFERENCES)) <= 100
 
 
 def test_resamples_of_many_lines_need_little_memory() -> None:
@@ -139,16 +138,6 @@ def test_resamples_of_many_lines_need_little_memory() -> None:
     tracemalloc.stop()
     # The n-grams and counts of a line take some 2,650 bytes in Python; the swaps of all trials alone 10,000.
     assert most < 10_000 * 5_000
-
-
-def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> None:
-    compared = list(SCORING.comparisons(BAD, GOOD, REFERENCES))
-    assert [one.score.name for one in compared] == ["BLEU", "chrF2", "TER"]
-    assert [one.difference > 0 for one in compared] == [True, True, False]
-    for one in compared:
-        assert one.difference == one.candidate - one.baseline
-        assert one.signature.startswith("nrefs:1|ar:10000|seed:12345|")
-    assert compared[0] == by_bleu(BAD, GOOD, REFERENCES)
 
 
 @pytest.mark.parametrize("hypotheses", [GOOD, [""] * 4], ids=["text", "empty"])

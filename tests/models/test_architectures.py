@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
-from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
@@ -119,17 +118,6 @@ def test_every_parameter_learns(model: TranslationModel) -> None:
     model.project(model(source, source > 0, target)).logsumexp(-1).sum().backward()
     idle = {name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()}
     assert not idle
-
-
-def test_translation_does_not_depend_on_batch_mates(model: TranslationModel) -> None:
-    source = tokens(3, 6)
-    mask = torch.ones_like(source, dtype=torch.bool)
-    mask[1, 3:] = False
-    together = beam_search(model, source, mask, Search(beam=3, max_extra=4))
-    for row in range(3):
-        length = int(mask[row].sum())
-        alone = beam_search(model, source[row : row + 1, :length], mask[row : row + 1, :length], Search(beam=3, max_extra=4))
-        assert [output.tokens for output in alone[0]] == [output.tokens for output in together[row]]
 
 
 @pytest.mark.parametrize("attention", ["none", "additive", "dot"])

@@ -465,9 +465,8 @@ def test_a_failed_write_costs_nothing(split: BinarizedSplit, tmp_path: Path, mon
 
 @pytest.mark.parametrize("stop_after", [10**6, 3, 11, 13])
 def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split: BinarizedSplit, tmp_path: Path, stop_after: int) -> None:
-    settings = SETTINGS.model_copy(
-        update={"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
-    )
+    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
+    settings = SETTINGS.model_copy(update=changes)
     trainer = trainer_of(build(), split, tmp_path, settings, stop_after=stop_after, validate=scripted(NLLS))
     if stop_after < 100:
         with pytest.raises(Interrupted):
@@ -732,9 +731,8 @@ def be_rank(number: int, count: int, port: int, device: str, work: Callable[...,
 def run_ranks(processes: ForkServerContext, count: int, work: Callable[..., None], *arguments: Any, device: str = "cpu") -> None:
     """Run `work(rank, *arguments)` in so many processes; all end well."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = [
-        processes.Process(target=be_rank, args=(number, count, store.port, device, work, arguments), daemon=True) for number in range(count)
-    ]
+    given = [(number, count, store.port, device, work, arguments) for number in range(count)]
+    ranks = [processes.Process(target=be_rank, args=one, daemon=True) for one in given]
     for rank in ranks:
         rank.start()
     try:
