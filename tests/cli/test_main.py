@@ -94,6 +94,7 @@ def failing(error: str, call: str = "reports_errors(main)()") -> list[str]:
         (">&{unread} 2>&{unread}", failing("UserError('no')", "run_stage('toy', main)"), 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
         ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
+        ("", failing("KeyboardInterrupt"), 75, "-c: interrupted\n"),
     ],
 )
 def test_a_broken_stream_changes_no_exit_code(streams: str, command: list[str], code: int, said: str, tmp_path: Path) -> None:

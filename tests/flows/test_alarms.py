@@ -36,9 +36,7 @@ def hook() -> Iterator[Hook]:
     class Receiving(Quiet):
         def do_POST(self) -> None:
             texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.reply()
 
     with serving(Receiving) as host:
         yield f"http://{host}/secret", texts
@@ -130,11 +128,8 @@ def test_a_new_champion_a_worse_version_and_a_low_score_are_told_once_and_a_firs
         write_json(SCORES, read_json(SCORES) | {"bleu": bleu})
         for _ in range(2):
             publish.run(load_params())
-    assert [text.partition(":")[0] for text in texts] == [
-        "tatoeba-en-de/2 is champion in place of version 1",
-        "tatoeba-en-de/3 on test",
-        "tatoeba-en-de/3",
-    ]
+    subjects = [text.partition(":")[0].removeprefix("tatoeba-en-de/") for text in texts]
+    assert subjects == ["2 is champion in place of version 1", "3 on test", "3"]
     assert "significantly worse than version 1" in texts[1]
     assert "1.50 on test is below machine.alarm_score, 20. Look at the examples" in texts[2]
     assert all("/#/experiments/" in text for text in texts)

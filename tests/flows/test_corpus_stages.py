@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,8 @@ from transformer_core.files import read_json
 STAGES = ("download", "clean", "bpe", "binarize")
 SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
 VERBS = (("sees", "sieht"), ("knows", "kennt"), ("loves", "liebt"), ("finds", "findet"), ("hears", "hört"))
-PAIRS = [
-    (f"{subject[0]} {verb[0]} {number} houses", f"{subject[1]} {verb[1]} {number} Häuser")
-    for subject in SUBJECTS
-    for verb in VERBS
-    for number in range(2, 7)
-]
+NUMBERS = [(f"{number} houses", f"{number} Häuser") for number in range(2, 7)]
+PAIRS = [tuple(map(" ".join, zip(*words, strict=True))) for words in product(SUBJECTS, VERBS, NUMBERS)]
 FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binarized"}
 
 
@@ -129,6 +126,7 @@ def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
     )
 
 
+RAW_MANIFEST, GERMAN, VOCABULARY = map(Path, ("data/raw/manifest.json", "data/raw/train.de", "data/bpe/spm.model"))
 # A mistake of a user, the stage that finds it, its exit code, and a pattern of its line on standard error.
 MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "changed file": (lambda: write_lines(Path("own.de"), ["anders"] * 100), "download", 65, "own.de: wrong sha256: wanted "),
@@ -140,20 +138,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
         lambda: web_entry(f"http://127.0.0.1:{free_port()}/train"), "download", 69,
         r"http://127.0.0.1:.*no connection \(3 tries\)\. Try again, or put the file at MIRROR/own/train\.en and set machine\.mirror\.",
     ),
-    "no manifest": (
-        Path("data/raw/manifest.json").unlink, "clean", 65,
-        r"data/raw/manifest\.json: no such file\. Make it with: dvc repro download\n",
-    ),
-    "no vocabulary": (
-        Path("data/bpe/spm.model").unlink, "binarize", 65, r"data/bpe/spm\.model: no such file\. Make it with: dvc repro bpe\n",
-    ),
-    "unequal raw": (
-        lambda: write_lines(Path("data/raw/train.de"), ["zu kurz"] * 99), "clean", 65,
-        "data/raw/train.en: 100 lines, but data/raw/train.de has 99. ",
-    ),
-    "large vocabulary": (
-        lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most ",
-    ),
+    "no manifest": (RAW_MANIFEST.unlink, "clean", 65, f"{RAW_MANIFEST}: no such file. Make it with: dvc repro download\n"),
+    "no vocabulary": (VOCABULARY.unlink, "binarize", 65, f"{VOCABULARY}: no such file. Make it with: dvc repro bpe\n"),
+    "unequal raw": (lambda: write_lines(GERMAN, ["zu kurz"] * 99), "clean", 65, f"data/raw/train.en: 100 lines, but {GERMAN} has 99"),
+    "large vocabulary": (lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at "),
     "short sentences": (
         lambda: set_params(binarize={"max_tokens": 2}), "binarize", 78,
         "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it.",
@@ -268,7 +256,7 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     nouns = ["dog", "cat", "child", "mother", "house", "street", "garden", "river"]
     trees = [
         f"( (S (NP-SBJ-{i} (DT the) (NN {one}))\n  (VP (VBZ sees) (NP (DT a) (NN {two})) (NP (-NONE- *-{i}))) (. .)) )\n"
-        for i, (one, two) in enumerate((one, two) for one in nouns for two in nouns)
+        for i, (one, two) in enumerate(product(nouns, nouns))
     ]
     Path("corpora").mkdir()
     Path("corpora/bank.mrg").write_text("\n".join(trees))

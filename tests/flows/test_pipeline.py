@@ -274,11 +274,8 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
     monkeypatch.setattr(module, "reach_prefect", reached)
     monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
     before = Path("params.yaml").read_bytes()
-    for arguments, line in (
-        (["--set", "train.updates=x"], "params.yaml: train.updates: must be "),
-        (["--set", "train.updates=900"], "Prefect is reached\n"),
-    ):
-        module.main(arguments)
+    for updates, line in (("x", "params.yaml: train.updates: must be "), ("900", "Prefect is reached\n")):
+        module.main(["--set", f"train.updates={updates}"])
         assert capsys.readouterr().err.startswith(line)
         assert Path("params.yaml").read_bytes() == before
 
@@ -315,15 +312,9 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":
-    address = {"PREFECT_API_URL": server} if server else {}
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.pipeline"],
-        env={**os.environ, **address},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command, address = [sys.executable, "-m", "flows.pipeline"], {"PREFECT_API_URL": server} if server else {}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env={**os.environ, **address}, text=True, start_new_session=True, **streams)
 
 
 def processes_of(flow: "subprocess.Popen[str]") -> list[psutil.Process]:

@@ -17,7 +17,7 @@ from flows.record.documents import MODEL_CONFIG
 from flows.record.registry import stored_hypotheses
 from flows.record.run import RunRecord, records
 from flows.record.sending import sync
-from flows.record.server import PARENT_TAG, connect, experiment_id
+from flows.record.server import PARENT_TAG, experiment_id
 from flows.stages import publish
 from tests.clone import ROOT
 from tests.flows.publishing import FINGERPRINT, LINES, REFERENCES, SCORES_OF_SET, before_publish, points, recorded, set_search, training
@@ -29,11 +29,6 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.files import read_json, write_json
-
-
-@pytest.fixture
-def client(mlflow_store: str) -> MlflowClient:
-    return connect(mlflow_store)
 
 
 @pytest.fixture

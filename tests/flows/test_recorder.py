@@ -80,15 +80,12 @@ def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> No
     assert updates() == [20]
 
 
-def test_validation_scores_are_in_a_table_of_their_own() -> None:
+def test_validation_scores_are_in_a_table_with_the_columns_of_the_version_that_began_it() -> None:
     begun = recorder()
     begun.begin()
     begun.on_validation(50, 12.0, SCORES)
     expected = "update,nll,perplexity,accuracy,source_gain,score,seconds\n50,2.0,7.389,0.5,1.25,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
-
-
-def test_a_training_of_an_older_version_goes_on_with_the_columns_of_its_table() -> None:
     older = "update,nll,score,seconds\n50,2.0,31.4,12.0\n"
     Path("validation.csv").write_text(older)
     resumed = recorder()

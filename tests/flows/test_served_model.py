@@ -239,11 +239,3 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert done_file.stderr.decode().startswith("lines with unknown characters, which are left out: 1 of ")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
     assert translate.load(f"models:/{MODEL}").translate(TEXTS) == expected
-
-
-@pytest.mark.usefixtures("server")
-def test_translating_a_file_with_a_model_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert translate.main(["nobody@champion"]) == 78
-    output = capfd.readouterr().err
-    assert "has no model nobody@champion: " in output
-    assert output.count("\n") == 1
