@@ -12,23 +12,11 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).parents[1]
 NOT_INHERITED = (
-    "MLFLOW_TRACKING_URI",
-    "PREFECT_API_URL",
-    "PREFECT_PROFILE",
-    "PREFECT_PROFILES_PATH",
-    "PREFECT_API_DATABASE_CONNECTION_URL",
-    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
-    "TRANSFORMER_MIRROR",
-    "TRANSFORMER_STATE",
-    "DVC_EXP_NAME",
-    "DVC_ROOT",
-    "DVC_STAGE",
-    # A child would compile all that it imports, each time anew.
-    "PYTHONDONTWRITEBYTECODE",
-    "MAKEFLAGS",
-    "MAKELEVEL",
-    "MFLAGS",
-)
+    "MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL", "TRANSFORMER_MIRROR", "TRANSFORMER_STATE", "DVC_EXP_NAME", "DVC_ROOT", "DVC_STAGE",
+    "PYTHONDONTWRITEBYTECODE",  # A child would compile all that it imports, each time anew.
+    "MAKEFLAGS", "MAKELEVEL", "MFLAGS",
+)  # fmt: skip
 # A thread a process: several processes share the cores, and torch's threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing. `make test-all` tries more examples.

@@ -157,15 +157,8 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str, repro: boo
     With `repro`, DVC starts it, and the signal goes to both, as Ctrl-C in a terminal does.
     """
     command = ["dvc", "repro"] if repro else [sys.executable, "-m", "flows.stages", "train"]
-    process = subprocess.Popen(
-        command,
-        cwd=clone.root,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=clone.root, env=clone.environment, text=True, start_new_session=True, **streams)
     assert process.stderr is not None
     output = []
     for line in process.stderr:

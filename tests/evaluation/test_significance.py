@@ -25,9 +25,7 @@ from transformer_core.evaluation.scoring import Comparison, read_aligned
 from transformer_core.evaluation.significance import TRIALS, compared, interval, p_value, scores_of, statistics_of
 
 SYSTEMS, REFERENCE = DATA / "peer/wmt17_ende_systems", "reference.detok.de"
-BEST, NEXT, TWIN, WORST = (
-    f"newstest2017.{name}.en-de.detok.de" for name in ("uedin-nmt.4722", "LMU-nmt-single.4893", "LIUM-NMT.4900", "online-F.0")
-)
+NEXT, TWIN = (f"newstest2017.{name}.en-de.detok.de" for name in ("LMU-nmt-single.4893", "LIUM-NMT.4900"))
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Heute regnet es in Berlin."]
 GOOD = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Es regnet heute in Berlin."]
 BAD = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen im Schnee.", "Die Frau liest heute ein Buch.", "Es regnet."]

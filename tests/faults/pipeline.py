@@ -23,16 +23,11 @@ from transformer_core.files import sha256_of
 STAGES = tuple(name for name in stages() if name != "local_files")
 SETTINGS: dict[str, dict[str, object]] = {
     "train": {
-        "updates": 120,
-        "save_every": 20,
-        "validate_every": 40,
-        "precision": "float32",
-        # Updates that are slow enough to be struck.
-        "tokens_per_update": 2560,
-        "tokens_per_microbatch": 640,
+        "updates": 120, "save_every": 20, "validate_every": 40, "precision": "float32",
+        "tokens_per_update": 2560, "tokens_per_microbatch": 640,  # Updates that are slow enough to be struck.
     },
     "machine": {"devices": 2, "threads": 1},
-}
+}  # fmt: skip
 DVC = ("dvc", "repro")
 FLOW = (sys.executable, "-m", "flows.pipeline")
 LONGEST_SECONDS = 900.0

@@ -56,20 +56,14 @@ def test_what_a_fault_has_changed_is_found() -> None:
     expected = Result({"model.safetensors": "a", "test.hyp": "b"}, losses, {"home/data/a", "home/data/b"})
     found = Result({"model.safetensors": "c", "test.hyp": "b"}, Counter({("loss", 20): 2}), {"home/data/a", "tmp/stray"})
     assert differences(expected, expected) == []
-    assert differences(expected, found) == [
-        "different: ['model.safetensors']",
-        "points: {('loss', 20): 2, ('loss', 40): 0}",
-        "more files: ['tmp/stray']",
-        "files missing: ['home/data/b']",
-    ]
+    points, files = "points: {('loss', 20): 2, ('loss', 40): 0}", ["more files: ['tmp/stray']", "files missing: ['home/data/b']"]
+    assert differences(expected, found) == ["different: ['model.safetensors']", points, *files]
 
 
 def test_what_a_user_should_not_meet_is_found() -> None:
     assert wrong_with([Ended(75, "stopped"), Ended(0, "done")]) == []
-    assert wrong_with([Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])]) == [
-        "try 1: left ['python']",
-        "try 1: traceback: KeyError: 1",
-    ]
+    failed = Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])
+    assert wrong_with([failed]) == ["try 1: left ['python']", "try 1: traceback: KeyError: 1"]
     logged = "12:00:00.000 | INFO    | Task run 'train' - "
     assert traceback_in(f"{logged}Traceback (most recent call last):\n{logged}  line\n{logged}KeyError: 1\n") == "KeyError: 1"
     assert traceback_in("[rank1]: Traceback (most recent call last):\n[rank1]:   line\n[rank1]: KeyError: 1\n") == "KeyError: 1"

@@ -256,9 +256,6 @@ def _read_training_metrics(folder: Path) -> None:
     write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), SCORING))
 
 
-_UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
-
-
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: examples
 

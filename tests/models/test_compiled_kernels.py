@@ -16,7 +16,6 @@ pytest.importorskip("triton", reason="needs Triton: make test-kernels")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles nothing in Triton's interpreter")
 # Compute capability and the most bytes of shared memory of a block (CUDA C++ Programming Guide, technical specifications).
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
-Launch = Callable[[], Any]
 
 
 class Gpu:

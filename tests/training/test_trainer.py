@@ -65,7 +65,6 @@ class Watcher(Observer):
     def __init__(self) -> None:
         self.records: list[UpdateRecord] = []
         self.validations: list[int] = []
-        self.seconds = 0.0
         self.skipped: list[tuple[int, list[int]]] = []
         self.overflows: list[bool] = []
         self.restored: dict[str, Any] = {}
@@ -79,7 +78,6 @@ class Watcher(Observer):
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self.validations.append(update)
-        self.seconds = seconds
 
     def state(self) -> dict[str, Any]:
         return {"records": len(self.records)}
