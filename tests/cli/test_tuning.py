@@ -32,8 +32,7 @@ def test_a_model_is_tuned_on_another_domain_with_old_pairs_and_both_test_sets(pl
     assert named == {"new": "../other.en", "old": "../first.en"}
     assert entry.tests["test_first"][0].files == load_entry(place / "corpora/first.yaml").splits.test[0].files  # type: ignore[index]
     assert (params.train.init_from, params.bpe.init_from, params.bpe.vocab_size) == ("other", "other", VOCAB)
-    assert params.train.mix is not None
-    assert params.train.mix[0].weights == {"new": 1, "old": 1}
+    assert [stage.weights for stage in params.train.mix or ()] == [{"new": 1, "old": 1}]
     size = read_config(place / "pretrained/other/config.json").model
     assert resolve(params.model).effective() == size.effective()
     assert (params.model.dropout, params.train.updates, params.train.learning_rate_factor) == (0.1, 200, 0.1)

@@ -84,10 +84,8 @@ def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mend
     assert job.outcome() is None
     for rank, ended in enumerate(codes):
         report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
-    outcome = job.outcome()
-    assert outcome is not None
-    assert outcome["code"] == code
-    assert outcome["message"].endswith(f" ended with {code}")
+    outcome = job.outcome() or {}
+    assert (outcome["code"], outcome["message"].rpartition(" ")[2]) == (code, str(code))
 
 
 def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Settings, tmp_path: Path) -> None:
