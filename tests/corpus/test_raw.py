@@ -137,9 +137,10 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
 
 def test_each_pair_of_train_has_the_weight_and_the_name_of_its_source() -> None:
     files, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}"
-    for of_files, of_news, found in ((", weight: 2.5", "", {"weights": ("2.5", "1")}), ("", ", name: news", {"parts": ("other", "news")})):
-        _, splits = translated(f"{files}{of_files}}}, {news}{of_news}}}")
-        assert len(splits["train"]) == 35
-        for kind in ("weights", "parts"):
-            lines = list(read_lines(Path(f"raw/train.{kind}"))) if Path(f"raw/train.{kind}").exists() else None
-            assert lines == ([found[kind][0]] * 30 + [found[kind][1]] * 5 if kind in found else None)
+    weights, parts = Path("raw/train.weights"), Path("raw/train.parts")
+    _, splits = translated(f"{files}, weight: 2.5}}, {news}, name: news}}")
+    assert list(read_lines(weights)) == ["2.5"] * 30 + ["1"] * 5
+    assert list(read_lines(parts)) == ["other"] * 30 + ["news"] * 5
+    assert len(splits["train"]) == 35
+    translated(f"{OWN}, {news}}}")
+    assert [weights.exists(), parts.exists()] == [False, False]
