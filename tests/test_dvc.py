@@ -102,7 +102,7 @@ def test_the_stages_are_in_the_order_in_which_they_run() -> None:
 
 
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:
-    """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage (test_end_to_end.py)."""
+    """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage."""
     options = [out for stage in STAGES.values() for out in (*stage.get("outs", []), *stage.get("metrics", [])) if not isinstance(out, str)]
     assert options == [{"results/published.json": {"persist": True}}]
 
