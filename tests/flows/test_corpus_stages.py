@@ -26,7 +26,8 @@ STAGES = ("download", "clean", "bpe", "binarize")
 SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
 VERBS = (("sees", "sieht"), ("knows", "kennt"), ("loves", "liebt"), ("finds", "findet"), ("hears", "hört"))
 NUMBERS = [(f"{number} houses", f"{number} Häuser") for number in range(2, 7)]
-PAIRS = [tuple(map(" ".join, zip(*words, strict=True))) for words in product(SUBJECTS, VERBS, NUMBERS)]
+WORDS = list(product(SUBJECTS, VERBS, NUMBERS))
+PAIRS = [(f"{subject[0]} {verb[0]} {houses[0]}", f"{subject[1]} {verb[1]} {houses[1]}") for subject, verb, houses in WORDS]
 FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binarized"}
 
 
