@@ -76,7 +76,6 @@ REFUSALS = [
     ("data update web", 78, r"web\.yaml: names no local file with `files`"),
     (f"{TUNE} nowhere", 65, r"nowhere/config\.json: no such file\. A model directory holds"),
     (f"{TUNE} transformer --mix wbe", 78, "--mix: no corpus is called 'wbe'. Did you mean web"),
-    (f"{TUNE} transformer --mix icon", 78, "--mix: icon has no en. It has id, tree"),
     (f"{NEW} text.en text.de --source-language 'en us'", 78, r"corpora/mine\.yaml: languages\.0: must be a language: .* got 'en us'"),
     (f"{NEW} text.en text.de --target-language tree", 78, "mine: tree is not a language of text"),
     (f"{NEW} {DEEP}/text.en text.de", 78, r"corpora/mine\.yaml: "),

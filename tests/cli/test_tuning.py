@@ -50,3 +50,11 @@ def test_a_corpus_that_grew_goes_on_from_the_model_with_its_vocabulary(place: Pa
     params = load_params(place / "params.yaml")
     assert (params.download.corpus, params.train.init_from, params.train.mix) == ("first", "first", None)
     assert entry.read_text(encoding="utf-8") == before
+
+
+def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) -> None:
+    before = (place / "params.yaml").read_bytes()
+    tune = ("data", "tune", "other", "other.en", "other.de", "--from", "models/averaged", "--force")
+    assert call(*tune, "--mix", "icon").refusal() == (78, "--mix: icon has no en. It has id, tree.")
+    assert (place / "params.yaml").read_bytes() == before
+    assert not (place / "pretrained").exists()
