@@ -20,7 +20,7 @@ from transformer_core import recipes
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.files import sha256_of
+from transformer_core.files import locked, sha256_of
 from transformer_core.models.architectures import build
 from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
@@ -30,10 +30,12 @@ from transformer_core.tasks import TRANSLATION
 from transformer_core.training import checkpoint, validation
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
+    TRAINING_LOCK,
     StateDirectory,
     average,
     best_updates,
     checkpoint_files,
+    remove_training,
     state_files,
     state_of,
     state_root,
@@ -310,6 +312,15 @@ def test_a_writer_whose_lock_was_lost_writes_nothing_after_another_has_begun(tmp
         first.save(30, {})
         first.wait()
     assert [update_of(file) for file in state_files(tmp_path)] == [20, 10]
+
+
+def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> None:
+    state = tmp_path / "0123456789abcdef"
+    with locked(state / TRAINING_LOCK, "this training"), refused(69, "this training is running"):
+        remove_training(state)
+    assert state.exists()
+    remove_training(state)
+    assert not list(tmp_path.iterdir())
 
 
 def validation_of(model: TranslationModel, folder: Path) -> validation.Validation:
