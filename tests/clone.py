@@ -41,24 +41,16 @@ splits:
 """
 TRAIN_PAIRS, TEST_PAIRS = 600, 20
 TINY = {
-    "download": {"corpus": "tiny"},
-    "bpe": {"vocab_size": 400},
-    "model": {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
+    "download": {"corpus": "tiny"}, "bpe": {"vocab_size": 400}, "model": {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
     "train": {
-        "updates": 30,
-        "save_every": 10,
-        "validate_every": 10,
-        "bleu_sentences": 4,
-        "warmup": 20,
+        "updates": 30, "save_every": 10, "validate_every": 10, "bleu_sentences": 4, "warmup": 20,
         "cooldown": 0,  # Otherwise a training cannot be lengthened.
-        "tokens_per_update": 640,
-        "tokens_per_microbatch": 200,
+        "tokens_per_update": 640, "tokens_per_microbatch": 200,
     },
-    "average": {"count": 2},
-    "decode": {"max_extra": 5},
+    "average": {"count": 2}, "decode": {"max_extra": 5},
     # More devices are ranks of a torchrun, each of which imports torch and what tells MLflow.
     "machine": {"devices": 1, "threads": 1},
-}
+}  # fmt: skip
 
 
 def git(*command: str | Path, at: Path = Path()) -> str:
@@ -78,16 +70,8 @@ class Clone:
 
     def run(self, *command: str, stdin: str = "", code: int = 0) -> str:
         """Output and errors of a command that must end with `code`."""
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            input=stdin,
-            text=True,
-            timeout=300,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(command, cwd=self.root, env=self.environment, input=stdin, text=True, timeout=300, check=False, **streams)
         assert done.returncode == code, done.stdout
         return done.stdout
 

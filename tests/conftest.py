@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,23 +12,11 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).parents[1]
 NOT_INHERITED = (
-    "MLFLOW_TRACKING_URI",
-    "PREFECT_API_URL",
-    "PREFECT_PROFILE",
-    "PREFECT_PROFILES_PATH",
-    "PREFECT_API_DATABASE_CONNECTION_URL",
-    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
-    "TRANSFORMER_MIRROR",
-    "TRANSFORMER_STATE",
-    "DVC_EXP_NAME",
-    "DVC_ROOT",
-    "DVC_STAGE",
-    # A child would compile all that it imports, each time anew.
-    "PYTHONDONTWRITEBYTECODE",
-    "MAKEFLAGS",
-    "MAKELEVEL",
-    "MFLAGS",
-)
+    "MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL", "TRANSFORMER_MIRROR", "TRANSFORMER_STATE", "DVC_EXP_NAME", "DVC_ROOT", "DVC_STAGE",
+    "PYTHONDONTWRITEBYTECODE",  # A child would compile all that it imports, each time anew.
+    "MAKEFLAGS", "MAKELEVEL", "MFLAGS",
+)  # fmt: skip
 # A thread a process: several processes share the cores, and torch's threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing. `make test-all` tries more examples.
@@ -61,9 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if not torch.cuda.is_available():
         for item in for_gpu:
-            item.add_marker(
-                pytest.mark.skip(reason="needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels")
-            )
+            reason = "needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +97,19 @@ def default_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the params.yaml of the default recipe."""
     monkeypatch.chdir(tmp_path)
     shutil.copyfile(REPOSITORY / "transformer_core/recipes/tatoeba.yaml", "params.yaml")
+
+
+@pytest.fixture
+def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes a script of the shell under a name, in a folder that is the first of $PATH."""
+    folder = tmp_path_factory.mktemp("bin")
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def write(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+    return write
 
 
 @pytest.fixture

@@ -15,6 +15,14 @@ class Quiet(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
+    def reply(self, status: int = 200, body: bytes = b"", **headers: str) -> None:
+        """Answer; an underscore in the name of a header stands for a hyphen."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
 
 class Private(Quiet, SimpleHTTPRequestHandler):
     """A folder, for whoever sends the login, which is USER:PASSWORD."""
@@ -26,11 +34,7 @@ class Private(Quiet, SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers["Authorization"] == self.known:
             return super().do_GET()
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="private"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        return None
+        return self.reply(401, WWW_Authenticate='Basic realm="private"')
 
 
 @contextmanager

@@ -5,7 +5,6 @@ A block that cannot run here has the reason above it: <!-- not run by the tests:
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -56,15 +55,9 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     raw = made.root / "data/raw"
     sources, targets = (raw / "train.en").read_text(), (raw / "train.de").read_text()
     units = map(UNIT.format, sources.splitlines(), targets.splitlines())
-    test = (raw / "test.en").read_text()
     theirs = {"corpus.en": sources, "corpus.de": targets, "captions.en": sources, "captions.fr": targets}
-    theirs |= {
-        "new.en": test,
-        "in.en": test,
-        "test.en": test,
-        "in.json": '{"inputs": ["A line."]}',
-        "memory.tmx": TMX.format(units="".join(units)),
-    }
+    theirs |= dict.fromkeys(("new.en", "in.en", "test.en"), (raw / "test.en").read_text())
+    theirs |= {"in.json": '{"inputs": ["A line."]}', "memory.tmx": TMX.format(units="".join(units))}
     theirs |= {"baseline.de": (made.root / "results/decode/test.hyp").read_text(), "candidate.de": (raw / "test.de").read_text()}
     for name, text in theirs.items():
         (made.root / name).write_text(text)
@@ -73,25 +66,15 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("page", [page for page, blocks in RUN.items() if blocks])
 def test_the_commands_of_a_page_run_as_printed(page: str, finished: Clone, tmp_path: Path) -> None:
-    root = shutil.copytree(finished.root, tmp_path / "clone", symlinks=True)
-    author = {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    copy = Clone(shutil.copytree(finished.root, tmp_path / "clone", symlinks=True))
+    copy.environment |= {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     for commands in RUN[page]:
         assert not re.search(r"\b(pip|make|docker|kubectl|sbatch)\b", commands), f"{page}: would install, or needs a cluster"
         if "data new" in commands:  # Which replaces a recipe alone.
-            shutil.copyfile(root / "transformer_core/recipes/tatoeba.yaml", root / "params.yaml")
+            shutil.copyfile(copy.root / "transformer_core/recipes/tatoeba.yaml", copy.root / "params.yaml")
         for name, replacement in (REPLACED | REPLACED_IN.get(page, {})).items():
             commands = commands.replace(name, replacement)
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
-            cwd=root,
-            env=finished.environment | author,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{page}:\n{commands}\n{done.stdout}"
+        copy.run("bash", "-euo", "pipefail", "-c", commands)
 
 
 def test_the_python_of_the_page_runs_as_printed(finished: Clone, tmp_path: Path) -> None:

@@ -38,22 +38,15 @@ FAULTS = [
     ("  updates: 3000", "  updates: 200", f"train.save_every: 200 updates in steps of 50 {TOO_FEW}"),
     ("  validate_every: 250", "  validate_every: 240", "train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/a", "bpe.init_from: must be the name of a folder in pretrained/, got 'models/a'"),
-    (
-        "  engine: ctranslate2\n  precision: float32",
-        "  engine: torch\n  precision: int8",
-        "decode.precision: must not be int8 with decode.engine torch. Set decode.engine: ctranslate2.",
-    ),
     ("  shortlist: false", "  shortlist: true", "decode.shortlist: must be false where average.shortlist is 0, got true."),
     ("drop_worst: 0", "drop_worst: 0.1", "clean.drop_worst: must be 0 where clean.score_by is null, got 0.1."),
     ("score_by:", "score_by: both", "clean.drop_worst: must be above 0 where clean.score_by is both, got 0."),
     ("  max_tokens: 128", "  max_tokens: 5000", "binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of "),
     ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
-]
-NOT_YAML = [
-    ("\twarmup: 400", ":48: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":50: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':49: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("  warmup: 400", "\twarmup: 400", ":48: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: 400", "  warmup: [", ":50: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':49: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 
@@ -72,10 +65,8 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
     for old, new, line in FAULTS:
         assert WHOLE.count(old if old.endswith("\n") else f"{old}\n") == 1, old
         told = refusal(WHOLE.replace(old, new, 1))
-        assert told.startswith(f": {line}")
+        assert told.removeprefix(": ").startswith(line)
         assert "\n" not in told
-    for new, line in NOT_YAML:
-        assert refusal(WHOLE.replace("  warmup: 400", new)) == line
 
 
 TREES = {"target: de": "target: tree", "best_by: bleu": "best_by: f1"}
@@ -90,6 +81,7 @@ TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
         (TREES | {"lowercase: false": "lowercase: true"}, "bpe.lowercase: must be false where download.target is tree, got true. The"),
         ({"preset: tiny": "preset: tiny\n  architecture: recurrent"}, "model.architecture: cannot be converted to CTranslate2, got 'recur"),
         ({"precision: float32": "precision: int8"}, None),
+        ({"  engine: ctranslate2\n  precision: float32": "  engine: torch\n  precision: int8"}, "decode.precision: must not be int8 with"),
         ({"precision: float32": "precision: bf16"}, "decode.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"),
         (ANEW, "train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."),
         # Subwords that are taken from a model are of its type, which stage train checks.
@@ -98,10 +90,7 @@ TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
         (TWICE | {"  dropout: 0": "  dropout: 0.1"}, None),
         (TWICE | {"  dropout: 0": "  relu_dropout: 0.1"}, None),
         ({"  mix:": "  mix: [{until: 0.5, weights: {a: 1}}, {weights: {b: 1}}]"}, None),
-        (
-            {"  mix:": "  mix: [{weights: {a: 1}}, {weights: {b: 1}}]"},
-            "train.mix: stages must end one after the other",
-        ),
+        ({"  mix:": "  mix: [{weights: {a: 1}}, {weights: {b: 1}}]"}, "train.mix: stages must end one after the other"),
         ({"  mix:": "  mix: [{until: 3000, weights: {a: 1}}, {weights: {b: 1}}]"}, "train.mix: stages must end one after the other"),
     ],
 )

@@ -1,6 +1,7 @@
 """dvc.yaml against the code: each stage depends on the modules it imports, no more and no less, and on its own section of params.yaml."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -63,11 +64,8 @@ def loaded() -> dict[str, set[str]]:
     """The modules of this repository that each stage imports."""
     command = [sys.executable, "-c", LOADED, str(ROOT), *STAGES]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120).stdout
-    packages = ("transformer_core/", "flows/")
-    found = dict(json.loads(line) for line in output.splitlines())
-    return {
-        stage: {name for name in names if name.startswith(packages) and not name.endswith("__init__.py")} for stage, names in found.items()
-    }
+    code = re.compile(r"(transformer_core|flows)/(?!.*__init__\.py)")
+    return {stage: set(filter(code.match, names)) for stage, names in map(json.loads, output.splitlines())}
 
 
 def test_a_stage_depends_on_the_code_it_imports(loaded: dict[str, set[str]]) -> None:
@@ -104,7 +102,7 @@ def test_the_stages_are_in_the_order_in_which_they_run() -> None:
 
 
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:
-    """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage (test_repro.py)."""
+    """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage."""
     options = [out for stage in STAGES.values() for out in (*stage.get("outs", []), *stage.get("metrics", [])) if not isinstance(out, str)]
     assert options == [{"results/published.json": {"persist": True}}]
 

@@ -123,9 +123,7 @@ def names_of_runs(clone: Clone) -> list[str]:
         return [name for (name,) in record.execute("SELECT name FROM runs")]
 
 
-def test_a_stopped_training_saves_fails_and_goes_on(
-    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_training_saves_and_goes_on(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On two ranks, and goes on on one."""
     settings = {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}
     clone.set({"train": settings, "machine": {"devices": 2}})
@@ -159,15 +157,8 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str, repro: boo
     With `repro`, DVC starts it, and the signal goes to both, as Ctrl-C in a terminal does.
     """
     command = ["dvc", "repro"] if repro else [sys.executable, "-m", "flows.stages", "train"]
-    process = subprocess.Popen(
-        command,
-        cwd=clone.root,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=clone.root, env=clone.environment, text=True, start_new_session=True, **streams)
     assert process.stderr is not None
     output = []
     for line in process.stderr:
@@ -226,13 +217,8 @@ def test_a_training_whose_outputs_dvc_could_not_store_is_not_lost(clone: Clone) 
 
 def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
-    changes = {
-        "download": {"corpus": "tiny-trees", "source": "id", "target": "tree"},
-        "clean": {"max_words": None, "max_ratio": None},
-        "binarize": {"max_tokens": 200},
-    }
-    changes |= {"train": {"best_by": "f1"}, "publish": {"name": "tiny-parser"}}
-    clone.set(changes)
+    clone.set({"download": {"corpus": "tiny-trees", "source": "id", "target": "tree"}, "clean": {"max_words": None, "max_ratio": None}})
+    clone.set({"binarize": {"max_tokens": 200}, "train": {"best_by": "f1"}, "publish": {"name": "tiny-parser"}})
     try:
         clone.run("dvc", "repro")
         metrics = read_json(clone.root / "results/scores.json")
@@ -256,20 +242,15 @@ def test_the_recipe_of_a_student_learns_from_the_translations_of_its_teacher(clo
     (clone.root / "corpora/tiny-student.yaml").write_text(entry, encoding="utf-8")
     clone.run(sys.executable, "-m", "transformer_core.cli", "recipe", "multi30k-student", "--force")
     clone.set(TINY)
-    clone.set(
-        {
-            "download": {"corpus": "tiny-student"},
-            "clean": {"max_ratio": None},
-            "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16},
-        }
-    )
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16}
+    clone.set({"download": {"corpus": "tiny-student"}, "clean": {"max_ratio": None}, "model": layers})
     clone.run("dvc", "repro", "evaluate")
     text = [(clone.root / f"data/raw/train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     translate = ("-m", "transformer_core.cli", "translate", "--model", str(teacher), "--engine", "auto", "--penalty", "power")
     again = clone.run(sys.executable, *translate, stdin="\n".join(text[0][:3]) + "\n").splitlines()
     assert text[1][:3] == again[:3]
     config = read_json(clone.root / "models/averaged/config.json")["model"]
-    assert (config["encoder_layers"], config["decoder_layers"], config["d_model"]) == (1, 1, 16)
+    assert config.items() >= layers.items()
     decoding = read_json(clone.root / "results/decode/statistics.json")
     assert (decoding["engine"], decoding["precision"], decoding["beam"]) == ("ctranslate2", "int8", 1)
     assert (clone.root / "models/averaged/shortlist.safetensors").exists()

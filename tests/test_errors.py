@@ -33,7 +33,7 @@ def test_memory_that_runs_out_in_a_capture_is_told_whatever_its_end_says() -> No
 
 FREE = "Free space or permit writing, then run it again."
 RESUME = "Run it again to resume."
-ECC = "uncorrectable ECC error"
+ECC, LAUNCH = "uncorrectable ECC error", "unspecified launch failure"
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,8 @@ ECC = "uncorrectable ECC error"
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), 78, "out of memory. Lower the beam."),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), 78, "out of memory. Lower the beam."),
         (OSError(12, "Cannot allocate memory"), 78, "out of memory. Lower the beam."),
-        (
-            torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for it"),
-            69,
-            f"the GPU failed (unspecified launch failure). {RESUME}",
-        ),
-        (
-            torch.distributed.DistBackendError("NCCL error: Cuda failure 'uncorrectable ECC error encountered'"),
-            69,
-            "the GPU failed (uncorrectable ECC error)",
-        ),
+        (torch.AcceleratorError(f"CUDA error: {LAUNCH}\nSearch for it"), 69, f"the GPU failed ({LAUNCH}). {RESUME}"),
+        (torch.distributed.DistBackendError(f"NCCL error: Cuda failure '{ECC} encountered'"), 69, f"the GPU failed ({ECC})"),
         (RuntimeError("Triton Error [CUDA]: hardware stack error"), 69, f"the GPU failed (hardware stack error). {RESUME}"),
         (OSError(28, "No space left on device", "models/a"), 78, f"No space left on device: models/a. {FREE}"),
         (OSError(30, "Read-only file system", "data"), 78, f"Read-only file system: data. {FREE}"),
@@ -68,9 +60,7 @@ ECC = "uncorrectable ECC error"
         ),
     ],
 )
-def test_a_fault_of_the_machine_is_one_line_with_a_remedy_and_says_whether_another_try_is_worth_it(
-    error: Exception, code: int, line: str
-) -> None:
+def test_a_fault_of_the_machine_is_one_line_and_its_code_says_whether_to_try_again(error: Exception, code: int, line: str) -> None:
     with refused(code) as caught, machine_errors("train", "Lower the beam."):
         raise error
     assert str(caught.value).startswith(f"train: {line}")

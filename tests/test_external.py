@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.embedding_metric import write_checkpoint
+from tests.waiting import wait_for
 from transformer_core.errors import UserError
 from transformer_core.external import Scorer
 
@@ -59,8 +60,4 @@ def test_a_command_that_computes_ends_with_its_killed_parent(tmp_path: Path) -> 
         child = int(parent.stdout.readline())
         assert Path(f"/proc/{child}").exists()
         os.kill(parent.pid, signal.SIGKILL)
-    for _ in range(100):
-        if not Path(f"/proc/{child}").exists():
-            return
-        time.sleep(0.1)
-    pytest.fail("the command is still there")
+    wait_for(lambda: not Path(f"/proc/{child}").exists(), "the command is still there")

@@ -24,17 +24,12 @@ print(sys.stdin.read(), os.fsdecode(b"\\xff"), "\\u00e9", flush=True)"""
 
 @pytest.mark.parametrize(
     ("closed", "out", "err"),
-    [
-        ("<&-", b" \xff \xc3\xa9\n", b"a note\n"),
-        (">&-", b"", b"a note\n"),
-        ("2>&-", b"typed \xff \xc3\xa9\n", b""),
-        ("<&- >&- 2>&-", b"", b""),
-    ],
+    [("<&-", b" %s", b"a note\n"), (">&-", b"", b"a note\n"), ("2>&-", b"typed %s", b""), ("<&- >&- 2>&-", b"", b"")],
 )
 def test_closed_standard_streams_are_empty_and_standard_output_takes_any_text(closed: str, out: bytes, err: bytes) -> None:
     command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, STREAMS]
     done = subprocess.run(command, input=b"typed", capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
+    assert (done.returncode, done.stdout, done.stderr) == (0, out.replace(b"%s", b"\xff \xc3\xa9\n"), err)
 
 
 # Writes the file `made` and is killed, or waits to be told to end.

@@ -36,9 +36,7 @@ def test_results_come_in_the_order_of_the_tasks(numbers: list[int], workers: int
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize(
-    ("numbers", "error"), [((16, 25, -3, 36), "must be nonnegative"), ((16, 25), "no more tasks")], ids=["of a task", "of the tasks"]
-)
+@pytest.mark.parametrize(("numbers", "error"), [((16, 25, -3, 36), "must be nonnegative"), ((16, 25), "no more tasks")])
 def test_an_error_comes_after_the_results_before_it_and_before_a_later_one(workers: int, numbers: tuple[int, ...], error: str) -> None:
     def tasks() -> Iterator[int]:
         yield from numbers

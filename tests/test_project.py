@@ -60,9 +60,7 @@ def test_files_of_the_user_are_kept_and_lists_of_code_are_written_again(folder: 
     assert {path: path.read_bytes() for path in (folder / "installed").iterdir()} == lists
 
 
-def test_no_project_is_made_of_a_file_or_in_a_clone_or_without_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clone_or_no_git_makes_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["new", str(tmp_path / "file")]) == 78
     assert main(["new", str(ROOT)]) == 78
@@ -129,6 +127,5 @@ def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, 
     assert outside.run("python", "-m", "dvc", "status", *stages) == "Data and pipelines are up to date.\n"
     assert outside.run("git", "status", "--porcelain") == ""
     (outside.root / "installed/binarize.sha256").write_text("another version\n", encoding="utf-8")
-    assert outside.run("python", "-m", "dvc", "status", *stages).split() == [
-        *("binarize:", "changed", "deps:", "modified:", "installed/binarize.sha256")
-    ]
+    status = " ".join(outside.run("python", "-m", "dvc", "status", *stages).split())
+    assert status == "binarize: changed deps: modified: installed/binarize.sha256"

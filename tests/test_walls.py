@@ -42,11 +42,8 @@ COMPONENTS = {
         {"compare", "tune"},
     ],
 }
-RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
-WHERE_ALLOWED = {
-    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py"},
-    "mlflow": {"flows/compare.py", "flows/stages/publish.py"} | RECORD,
-}
+WITH_MLFLOW = ("compare", "stages/publish", *(f"record/{name}" for name in ("registry", "sending", "served_model", "server", "store")))
+WHERE_ALLOWED = {"prefect": {"flows/pipeline.py", "flows/places/work_pool.py"}, "mlflow": {f"flows/{name}.py" for name in WITH_MLFLOW}}
 
 
 @cache
@@ -93,9 +90,7 @@ def test_imports_run_one_way() -> None:
 
 def test_the_registry_alone_names_the_baselines() -> None:
     baselines = ROOT / "transformer_core" / "baselines"
-    naming = {
-        path for path in (*ROOT.glob("transformer_core/**/*.py"), *ROOT.glob("flows/**/*.py")) if "core.baselines" in path.read_text()
-    }
+    naming = {ROOT / module for module in MODULES if "core.baselines" in (ROOT / module).read_text(encoding="utf-8")}
     assert naming - set(baselines.iterdir()) == {ROOT / "transformer_core" / "sizes.py"}
 
 

@@ -32,9 +32,7 @@ def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(call: Call) -> None
         ("recurrent", "layers 1; heads 1", [("cross", 1, 1)]),
     ],
 )
-def test_layers_heads_and_a_kind_can_be_chosen_and_a_recurrent_model_has_one_map(
-    options: str, layers_and_heads: str, heads: list[tuple[str, int, int]], call: Call
-) -> None:
+def test_layers_heads_and_a_kind_can_be_chosen(options: str, layers_and_heads: str, heads: list[tuple[str, int, int]], call: Call) -> None:
     done = call("attention", "--out", "a", "--model", *options.split(), "the dog", "der Hund")
     assert done.out == f"a: cross.svg, attention.json ({layers_and_heads})\n"
     document = json.loads(Path("a/attention.json").read_text(encoding="utf-8"))

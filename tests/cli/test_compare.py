@@ -69,5 +69,6 @@ def test_a_document_holds_the_same_and_tokenised_references_are_pointed_out(call
     assert [score["metric"] for score in (bleu, chrf, ter)] == ["BLEU", "chrF2", "TER"]
     assert bleu["difference"] == bleu["candidate"] - bleu["baseline"]
     assert bleu["significant"] == (bleu["p_value"] < 0.05)
+    assert all(score["signature"].startswith("nrefs:1|ar:10000|seed:12345|") for score in (bleu, chrf, ter))
     assert [(sentence["line"], sentence["source"], sentence["b"]) for sentence in document["gains"]] == [(2, None, B[1])]
     assert [sentence["line"] for sentence in document["losses"]] == [1]

@@ -82,9 +82,7 @@ def test_a_training_fits_the_minutes_that_are_given(call: Call, own_files: Path)
     assert [(train.updates // train.save_every, train.validate_every // train.save_every) for train in trains] == [(50, 5)] * 2
 
 
-def test_a_dataset_of_the_hub_is_taken_with_its_splits_and_its_languages(
-    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_of_the_hub_is_taken_with_splits_and_languages(call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`datasets` reads a folder of Parquet files by its path as it reads one of the hub by its name."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", own_files / "cache")
     books = own_files / "own/books"
@@ -125,9 +123,7 @@ def test_rules_that_count_words_are_off_for_a_language_without_spaces(call: Call
     assert (rules in done.out) == unspaced
 
 
-def test_a_target_whose_tokens_need_a_package_is_named_before_the_training(
-    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_whose_tokens_need_a_package_is_named(call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
     write_lines(own_files / "text.ko", [f"개 {number}마리가 집에서 자고 있다." for number in range(100)])
     done = call("data", "new", "mine", "text.en", "text.ko")

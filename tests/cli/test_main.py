@@ -90,14 +90,14 @@ def failing(error: str, call: str = "reports_errors(main)()") -> list[str]:
         (">/dev/full", LIST, 78, FULL_DISK),
         (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
         (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
+        (">&{unread}", failing("", "reports_errors(lambda: print('text') or 0)()"), 128 + signal.SIGPIPE, ""),
         (">&{unread} 2>&{unread}", failing("UserError('no')", "run_stage('toy', main)"), 65, ""),
         ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
         ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
+        ("", failing("KeyboardInterrupt"), 75, "-c: interrupted\n"),
     ],
 )
-def test_a_broken_stream_changes_no_exit_code_and_leaves_no_traceback(
-    streams: str, command: list[str], code: int, said: str, tmp_path: Path
-) -> None:
+def test_a_broken_stream_changes_no_exit_code(streams: str, command: list[str], code: int, said: str, tmp_path: Path) -> None:
     """Nobody reads the pipe `unread`, as after the death of `tee` in `dvc repro 2>&1 | tee log`."""
     read, unread = os.pipe()
     os.close(read)

@@ -19,6 +19,7 @@ TEXTS = {
 }  # fmt: skip
 ATTENTION, SCORE = "attention --out o --model transformer", "score --model transformer"
 TRANSLATE, NEW = "translate --model transformer", "data new --force mine"
+TUNE = "data tune --force mine text.en text.de --from"
 COMPARE, EXPORT = "compare text.de text.de --ref", "export --format ctranslate2 --model transformer"
 REFUSALS = [
     ("--wrong translate --model m", 78, r"^transformer-core: .* --wrong\. See: transformer-core --help$"),
@@ -26,6 +27,7 @@ REFUSALS = [
     ("translate", 78, "required: --model"),
     (f"{TRANSLATE} --beam 0", 78, "--beam: .* from 1 to 100, got '0'"),
     (f"{TRANSLATE} --device cuda:77 text.en", 78, "--device: cuda:77 requested"),
+    (f"{TRANSLATE} --engine torch --precision int8 text.en", 78, "^precision int8: the engine torch has none"),
     (f"{TRANSLATE} --out . text.en", 78, r"--out: \. is a directory\. Name a file"),
     (f"{TRANSLATE} --out text.en text.en", 78, r"--out: text\.en is an input file .*\. Name another file"),
     (f"{TRANSLATE} --out linked --prefixes text.en two.de", 78, "--out: linked is an input file"),
@@ -39,7 +41,8 @@ REFUSALS = [
     ("translate --model mixed --engine torch text.en", 65, r"mixed/spm\.model: not .* SentencePiece"),
     ("translate --model partial --engine torch text.en", 65, r"partial/spm\.model: no such file\. A model directory holds"),
     (f"{EXPORT} --out .", 78, r"--out: is the working directory.*\. Name a new folder"),
-    (f"{EXPORT} --out transformer", 78, "transformer: exists and is no exported model"),
+    *((f"{EXPORT} --out {there}", 78, f"{there}: exists and is no exported model") for there in ("transformer", "partial", "text.en")),
+    *((f"{EXPORT} --out o --model {no}", 78, f"{no}: CTranslate2 has no {no} model") for no in ("recurrent", "convolutional")),
     (f"{ATTENTION} --layers 3 a", 78, "--layers: 3 requested, but the model has 2"),
     (f"{ATTENTION} --layers 1, a", 78, "--layers: .* above 0, got ''"),
     (f"{ATTENTION} ' '", 78, "SOURCE_SENTENCE: no text"),
@@ -50,7 +53,7 @@ REFUSALS = [
     (f"{ATTENTION} --model learned a '{LONG}'", 65, r"TARGET_SENTENCE: \d+ tokens"),
     (f"{ATTENTION} --out text.en a b", 78, r"--out: text\.en cannot be written to \(File exists\)"),
     (f"{SCORE} text.en two.de", 65, r"text\.en: 3 lines, but two\.de has 2"),
-    (f"{SCORE} text.en bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 2\)\. Re-encode"),
+    (f"{SCORE} text.en bad", 65, r"bad:2: not valid UTF-8 \(byte 0xff at column 3\)\. Re-encode"),
     (f"{SCORE} --device gpu text.en text.de", 78, "--device: must be cpu, cuda or cuda:N, got 'gpu'"),
     (f"{SCORE} --model learned long two.de", 65, r"long:2: \d+ tokens, .* 6 positions\. Split"),
     (f"{SCORE} longer two.de", 65, r"longer:2: \d{3},\d{3} tokens, at most 1,024"),  # The model would take 50 GB.
@@ -71,6 +74,8 @@ REFUSALS = [
     ("data new multi30k text.en text.de", 78, r"^multi30k: .* comes with the package\. Choose another name\.$"),
     ("data update multi30k", 78, r"corpora/multi30k\.yaml: no such file\. Your own corpora: taken, web"),
     ("data update web", 78, r"web\.yaml: names no local file with `files`"),
+    (f"{TUNE} nowhere", 65, r"nowhere/config\.json: no such file\. A model directory holds"),
+    (f"{TUNE} transformer --mix wbe", 78, "--mix: no corpus is called 'wbe'. Did you mean web"),
     (f"{NEW} text.en text.de --source-language 'en us'", 78, r"corpora/mine\.yaml: languages\.0: must be a language: .* got 'en us'"),
     (f"{NEW} text.en text.de --target-language tree", 78, "mine: tree is not a language of text"),
     (f"{NEW} {DEEP}/text.en text.de", 78, r"corpora/mine\.yaml: "),
@@ -84,7 +89,7 @@ def before(call: Call) -> dict[Path, bytes | None]:  # noqa: ARG001  # In the fo
         Path(name).mkdir(parents=True)
     for name, lines in TEXTS.items():
         write(name, lines)
-    Path("bad").write_bytes(b"das\nd\xff\nHaus\n")
+    Path("bad").write_bytes("das\nd\u00f6".encode() + b"\xff\nHaus\n")
     Path("linked").symlink_to("text.en")
     for folder in ("partial", "mixed"):
         for name in ("config.json", "model.safetensors"):
@@ -103,9 +108,7 @@ def contents() -> dict[Path, bytes | None]:
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), REFUSALS)
-def test_what_cannot_be_is_one_line_and_changes_no_file(
-    arguments: str, code: int, words: str, call: Call, before: dict[Path, bytes | None]
-) -> None:
+def test_a_refusal_is_one_line_and_no_change(arguments: str, code: int, words: str, call: Call, before: dict[Path, bytes | None]) -> None:
     found, line = call(*shlex.split(arguments)).refusal()
     assert re.search(words, line), line
     assert found == code

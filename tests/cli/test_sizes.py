@@ -85,9 +85,7 @@ def test_an_estimate_without_a_rate_measures_this_machines(document: Callable[..
     assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
 
 
-def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_passes_of_a_pair(
-    document: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_an_estimate_has_the_devices_and_price_of_all_machines_and_both_passes(document: Callable[..., Any], tmp_path: Path) -> None:
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2")
     write_params(tmp_path, "tatoeba", *of_one)
     here = document("estimate", "--rate", "1")

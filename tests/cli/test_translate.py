@@ -70,9 +70,7 @@ def test_a_person_at_a_terminal_gets_a_prompt_and_an_answer_for_each_line_until_
     assert re.fullmatch(rb"> the dog\s+.*\w.*\s+> ", shown)
 
 
-def test_a_line_longer_than_the_training_s_or_than_the_learned_positions_is_translated_in_parts(
-    models: Path, call: Call, model: Path, tmp_path: Path
-) -> None:
+def test_a_line_longer_than_those_of_the_training_is_translated_in_parts(models: Path, call: Call, model: Path, tmp_path: Path) -> None:
     stdin = b"the dog\nthe dog sees a cat the dog sees a cat\n"
     assert call("translate", "--model", models / "learned", stdin=stdin).err.startswith("lines of more than 5 tokens, ")
     trained = shutil.copytree(model, tmp_path / "trained")
@@ -176,9 +174,7 @@ def test_the_search_of_a_models_score_is_the_default_and_options_win(translate: 
         (("--precision", "int8"), "ctranslate2, int8"),
     ],
 )
-def test_the_engine_and_precision_of_a_model_give_way_to_options_that_these_lack(
-    options: tuple[str, ...], engine: str, call: Call, model: Path, tmp_path: Path
-) -> None:
+def test_options_go_before_the_engine_of_a_model(options: tuple[str, ...], engine: str, call: Call, model: Path, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_bytes(b"der\n")
     done = call("translate", "--model", scored(model, engine="ctranslate2", precision="int8"), "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err.split(", on ")[0]) == (0, f"engine {engine}")

@@ -12,6 +12,7 @@ from transformer_core.corpus.tokens.binary import Meta, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import Subword, train_subword
 
+Rows = Sequence[Sequence[int]]
 BPE = Bpe(
     init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], byte_fallback=False,
     lowercase=False, normalise=[],
@@ -25,12 +26,7 @@ def learnt_subword(lines: Iterable[str], path: Path, **settings: Any) -> Subword
 
 
 def write_binarized(
-    folder: Path,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    vocabulary: Subword | int,
-    splits: Iterable[str] = ("train",),
-    max_tokens: int | None = None,
+    folder: Path, sources: Rows, targets: Rows, vocabulary: Subword | int, splits: Iterable[str] = ("train",), max_tokens: int | None = None
 ) -> dict[str, Meta]:
     """Write the same pairs of token ids as each split.
 

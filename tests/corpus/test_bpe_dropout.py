@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 
@@ -48,11 +48,8 @@ def dropout_of(directory: Path, probability: float = 0.2, seed: int = 1, budget:
 
 
 def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:
-    return [
-        (number, source.tolist(), target.tolist())
-        for part in parts
-        for number, source, target in zip(part.numbers.tolist(), part.sources, part.targets, strict=True)
-    ]
+    rows = chain.from_iterable(zip(part.numbers.tolist(), part.sources, part.targets, strict=True) for part in parts)
+    return [(number, source.tolist(), target.tolist()) for number, source, target in rows]
 
 
 def epoch_of(directory: Path, epoch: int = 0, seed: int = 1) -> list[list[tuple[int, list[int], list[int]]]]:

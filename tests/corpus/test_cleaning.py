@@ -27,10 +27,10 @@ OFF = Clean(
     on_invalid_utf8="stop", drop_worst=0.0, score_by=None, scorers=[], placeholders=0.0,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
-FOREIGN, OVERLAP, COPIES, DUPLICATES = (
-    OFF.model_copy(update={f"drop_{what}": True}) for what in ("foreign", "overlap", "copies", "duplicates")
+FOREIGN, OVERLAP, COPIES, DUPLICATES, NEAR, REPEATED, IN_ANY_CASE, OTHER = (
+    OFF.model_copy(update={f"drop_{what}": True})
+    for what in ["foreign", "overlap", "copies", "duplicates", "near_duplicates", "repeated_targets", "case_duplicates", "other_languages"]
 )
-NEAR = OFF.model_copy(update={"drop_near_duplicates": True})
 RATIO = OFF.model_copy(update={"max_ratio": 3.0})
 GOOD = ("one two three", "eins zwei drei")
 TRAPS = DATA / "traps"
@@ -93,9 +93,9 @@ def test_a_pair_is_kept_or_counted_and_cleaning_again_changes_nothing(tmp_path_f
         (FOREIGN, "foreign", ("三つの言葉", "eins zwei drei")),
         (OVERLAP, "overlap", ("One Two Three", "etwas anderes")),
         (OVERLAP, "overlap", ("something else", "eins zwei DREI")),
-        (OFF.model_copy(update={"drop_case_duplicates": True}), "case_duplicate", ("FOUR five six", "vier fünf SECHS")),
+        (IN_ANY_CASE, "case_duplicate", ("FOUR five six", "vier fünf SECHS")),
         (NEAR, "near_duplicate", ("Four, five - six!", "„Vier fünf sechs?“")),
-        (OFF.model_copy(update={"drop_repeated_targets": True}), "repeated_target", ("something else", "vier fünf sechs")),
+        (REPEATED, "repeated_target", ("something else", "vier fünf sechs")),
     ],
 )
 def test_each_rule_drops_its_pairs_and_shows_them(tmp_path: Path, settings: Clean, rule: str, pair: Pair) -> None:
@@ -134,7 +134,6 @@ def test_a_pair_within_the_bounds_of_a_rule_stays(tmp_path: Path, settings: Clea
 
 
 LENGTHS = OFF.model_copy(update={"max_length_ratio": 4.0})
-OTHER = OFF.model_copy(update={"drop_other_languages": True})
 JAPANESE = [
     ("My sister works in a small shop near the station.", "姉は駅の近くの小さな店で働いています。"),
     ("The train was late again today.", "電車は今日もまた遅れた。"),
@@ -190,11 +189,7 @@ def test_words_that_both_sides_have_are_not_foreign(tmp_path: Path) -> None:
 
 
 def test_a_side_that_is_surely_in_another_language_is_dropped(tmp_path: Path) -> None:
-    stays = [
-        ("The children are playing in the garden.", "Die Kinder spielen im Garten."),
-        ("Taxi?", "Hotel Berlin"),
-        ("1 + 1 = 2", "1 + 1 = 2"),
-    ]
+    stays = [("The children are playing in the garden.", "Die Kinder spielen im Garten."), ("Taxi?", "Hotel Berlin"), ("1 + 1", "1 + 1")]
     goes = [
         ("Die Kinder spielen heute im Garten.", "The children are playing in the garden today."),
         ("The children are playing in the garden.", "Les enfants jouent dans le jardin de la maison."),
@@ -293,11 +288,8 @@ def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) ->
     expected = [GOOD, GOOD, ("", "leer"), ("same", "same"), (" ".join("w" * 300), "x…y"), ("", "")]
     for split in ("valid", "test"):
         assert pairs_in(tmp_path / "clean", split) == expected
-        assert report.splits[split].model_dump() == {
-            "pairs": 6,
-            "empty": 2,
-            "repaired": {"mojibake": 1, "control_characters": 1, "unicode_form": 0, "white_space": 1},
-        }
+        repaired = {"mojibake": 1, "control_characters": 1, "unicode_form": 0, "white_space": 1}
+        assert report.splits[split].model_dump() == {"pairs": 6, "empty": 2, "repaired": repaired}
 
 
 def test_invalid_utf8_stops_with_file_and_line_unless_its_training_pairs_are_dropped(tmp_path: Path) -> None:
@@ -336,9 +328,7 @@ def test_a_corpus_of_which_nothing_is_left_is_bad_data(tmp_path: Path) -> None:
         ("nc5k", "fr", 5000, 13, {"ratio": 7, "copy": 6, "duplicate": 0}),
     ],
 )
-def test_each_rule_alone_finds_what_an_independent_count_found(
-    tmp_path: Path, stem: str, language: str, pairs: int, empty: int, counts: dict[str, int]
-) -> None:
+def test_each_rule_finds_what_was_counted(tmp_path: Path, stem: str, language: str, pairs: int, empty: int, counts: dict[str, int]) -> None:
     write_raw_pairs(tmp_path / "raw", list(read_pairs(TRAPS / f"{stem}.en", TRAPS / f"{stem}.{language}")), [])
     alone = {"ratio": RATIO, "copy": COPIES, "duplicate": DUPLICATES}
     for rule, count in counts.items():
@@ -415,7 +405,8 @@ def test_of_pairs_with_the_same_target_the_best_is_kept_and_a_rule_may_look_at_o
 
 def test_strings_of_both_sides_become_placeholders_and_a_share_of_the_other_pairs_gets_some(tmp_path: Path) -> None:
     names = ("Anna", "Berta", "Carla", "Dora", "Emma")
-    train = [(f"Tom saw {one} and {other}.", f"Tom sah {one} und {other}.") for one in names for other in names for _ in range(40)]
+    train = [(f"{tag}Tom saw {one} and {other}.", f"Tom sah {one} und {other}.")
+             for one in names for other in names for tag in ("", "<bt> ") for _ in range(20)]  # fmt: skip
     numbered = [("<bt> See <b>all</b> 42 at 10:45, Bob!", "Sieh <b>alle</b> 42 um Viertel vor elf, Bob!")]
     write_raw_pairs(tmp_path / "raw", train + numbered)
     settings = OFF.model_copy(update={"placeholders": 0.2})
@@ -424,6 +415,7 @@ def test_strings_of_both_sides_become_placeholders_and_a_share_of_the_other_pair
     assert changed.pop() == ("<bt> See ⟦1⟧all⟦2⟧ ⟦3⟧ at 10:45, Bob!", "Sieh ⟦1⟧alle⟦2⟧ ⟦3⟧ um Viertel vor elf, Bob!")
     different = [new for old, new in zip(train, changed, strict=True) if old != new]
     assert 140 < len(different) < 260  # Binomial with n = 1,000 and p = 0.2: mean 200, standard deviation 12.6; more than four either way.
+    assert [source.startswith("<bt> ") for source, _ in changed] == [source.startswith("<bt> ") for source, _ in train]
     for source, target in different:
         symbols = re.findall("⟦.⟧", source)
         assert symbols == [*SYMBOLS[: len(symbols)]]

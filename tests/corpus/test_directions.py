@@ -11,7 +11,7 @@ import torch
 from tests.corpus.corpora import written_raw
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.corpus.test_cleaning import FOREIGN, OFF, OVERLAP
-from tests.models.on_disk import TEXT, VOCAB, translations, write_model
+from tests.models.on_disk import SMALL, TEXT, VOCAB, translations, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core import load, recipes
 from transformer_core.cli import main
@@ -29,7 +29,6 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.evaluation.metrics import SCORING, score_sets
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.models.architectures import build
-from transformer_core.presets import TransformerSize
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training.devices import Rank
 from transformer_core.training.validation import Validation
@@ -135,16 +134,6 @@ def test_pairs_are_cleaned_by_the_rules_of_their_languages_without_tags_and_hold
         assert {text for text in (*TEXTS["t.en"], "a cat", "My name") if not {text, f"<2de> {text}"} & kept} == dropped
 
 
-def test_a_placeholder_is_written_behind_the_tag() -> None:
-    raw()
-    Path("clean").mkdir()
-    settings = OFF.model_copy(update={"placeholders": 1.0})
-    clean_corpus(Path("raw"), Path("clean"), "sources", "targets", settings, tags=TAGS, directions={})
-    cleaned = list(read_lines(Path("clean/train.sources")))
-    assert cleaned != list(read_lines(Path("raw/train.sources")))
-    assert all(line.startswith(("<2de> ", "<2en> ")) and line.count("<2") == 1 for line in cleaned)
-
-
 def test_a_test_set_of_one_direction_is_scored_with_the_tokens_of_its_language() -> None:
     chinese, german = ["第一只狗睡在房子里。"] * 2, ["Der erste Hund schläft im Haus."] * 3
     sets = {"test": (german + chinese, german + chinese), "test_en-zh": (chinese, chinese), "test_en-de": (german, german)}
@@ -157,9 +146,8 @@ def test_a_test_set_of_one_direction_is_scored_with_the_tokens_of_its_language()
 
 
 def test_a_model_of_several_directions_translates_to_the_language_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
-    directory = write_model(build(size, VOCAB + 2), Path("model"), TEXT, target="targets", user_symbols=["<2de>", "<2en>"])
-    single = write_model(build(size, VOCAB), Path("single"))
+    directory = write_model(build(SMALL, VOCAB + 2), Path("model"), TEXT, target="targets", user_symbols=["<2de>", "<2en>"])
+    single = write_drawn(Path("single"))
     write_lines(Path("in"), ["the dog sees a cat", "", "a cat"])
 
     def translated(*options: str, model: Path = directory) -> tuple[int, str]:
@@ -195,8 +183,7 @@ def test_a_command_for_comet_gets_sources_without_tags(tmp_path: Path) -> None:
     sources = [f"<2de> {TEXT[0]}", f"<2de> <web> {TEXT[1]}"]
     write_binarized(tmp_path, *[[subword.encode(line) for line in side] for side in (sources, TEXT[2:4])], subword)
     settings = recipes.load("tatoeba").train.model_copy(update={"precision": "float32", "comet": command})
-    size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
-    model, rank, split = build(size, subword.vocab_size), Rank(0, 1, torch.device("cpu")), open_split(tmp_path / "train")
+    model, rank, split = build(SMALL, subword.vocab_size), Rank(0, 1, torch.device("cpu")), open_split(tmp_path / "train")
     found = Validation(model, split, subword, TEXT[2:4], settings, TRANSLATION, rank, bool).scores()
     assert found is not None
     assert found["comet"] == 100

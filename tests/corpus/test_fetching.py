@@ -114,9 +114,7 @@ REFUSALS: list[tuple[list[int | str], str, int, str]] = [
 
 
 @pytest.mark.parametrize(("faults", "digest", "code", "words"), REFUSALS)
-def test_a_failed_download_is_one_line_and_nothing_is_kept(
-    site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, code: int, words: str
-) -> None:
+def test_a_failed_download_is_one_line(site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, code: int, words: str) -> None:
     site.faults = list(faults)
     with refused(code, f"{site.address}: .*{words}"):
         fetcher.fetch(site.address, Sum(digest))

@@ -16,9 +16,8 @@ texts = st.text(st.characters(min_codepoint=0x20, exclude_categories=["Cs", "Cn"
 
 
 def tmx(units: list[tuple[str, str]]) -> bytes:
-    variants = (
-        f'<tu><tuv xml:lang="EN-us"><seg>{escape(en)}</seg></tuv><tuv xml:lang="de"><seg>{escape(de)}</seg></tuv></tu>' for en, de in units
-    )
+    unit = '<tu><tuv xml:lang="EN-us"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
+    variants = (unit.format(escape(en), escape(de)) for en, de in units)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>{"".join(variants)}</body></tmx>'.encode()
 
 
@@ -34,9 +33,7 @@ def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_lang
 
 
 @given(st.sampled_from(["bpt", "ept", "ph", "it", "ut"]), st.lists(texts, min_size=5, max_size=5))
-def test_codes_in_a_tmx_unit_are_no_text_but_what_is_around_and_in_their_sub_is(
-    tmp_path_factory: pytest.TempPathFactory, code: str, parts: list[str]
-) -> None:
+def test_codes_in_a_tmx_unit_are_no_text_but_their_sub_is(tmp_path_factory: pytest.TempPathFactory, code: str, parts: list[str]) -> None:
     path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
     before, native, inside, more_native, after = map(escape, parts)
     segment = f'{before}<{code} i="1">{native}<sub>{inside}<ph>{native}</ph>{after}</sub>{more_native}</{code}>{after}'

@@ -29,6 +29,7 @@ from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import read_raw_lines
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
 Pairs = list[tuple[str, str]]
 # Sentences of Tatoeba, and some that a table must quote, or that only look as if they were quoted.
 PAIRS: Pairs = [
@@ -86,9 +87,8 @@ def xliff(pairs: Pairs) -> bytes:
 
 
 def xliff_2(pairs: Pairs) -> bytes:
-    units = "".join(
-        f"<unit><segment><source>{escape(en)}</source><target><pc>{escape(de)}</pc></target></segment></unit>" for en, de in pairs
-    )
+    unit = "<unit><segment><source>{}</source><target><pc>{}</pc></target></segment></unit>"
+    units = "".join(unit.format(escape(en), escape(de)) for en, de in pairs)
     head = '<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file>'
     return f"{head}{units}</file></xliff>".encode()
 
@@ -158,11 +158,6 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
     ],
 }  # fmt: skip
 CASES = [pytest.param(*case, id=f"{row}-{number}") for row, cases in FORMS.items() for number, case in enumerate(cases)]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def entry_of(files: dict[str, bytes], **settings: str) -> Path:

@@ -14,7 +14,7 @@ from transformer_core.corpus.sources.fetching import Fetcher, lock_file
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.corpus.sources.translated import Teachers, check_tags, registered_models
+from transformer_core.corpus.sources.translated import Teachers, registered_models
 from transformer_core.corpus.text import Pair, read_lines, write_lines, write_pairs
 from transformer_core.files import read_json, sha256_of
 
@@ -135,26 +135,12 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
         translated(train, {"models:/own@champion": Path("teacher")})
 
 
-def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:
-    reader = student('{translated: {corpus: own, model: ../teacher, side: target}, tag: "<ft>"}')
-    check_tags(reader, ["<ft>", "<bt>"])
-    with refused(78, r"corpora/student.yaml: tags that are not in bpe.user_symbols: <ft>"):
-        check_tags(reader, ["<bt>"])
-
-
-def test_each_pair_of_train_has_the_weight_of_its_source() -> None:
-    files, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}}"
-    _, splits = translated(f"{files}, weight: 2.5}}, {news}")
-    weights = list(read_lines(Path("raw/train.weights")))
-    assert weights == ["2.5"] * 30 + ["1"] * 5
+def test_each_pair_of_train_has_the_weight_and_the_name_of_its_source() -> None:
+    files, news = OWN.removesuffix("}"), "{translated: {corpus: news, model: ../teacher, side: source}"
+    weights, parts = Path("raw/train.weights"), Path("raw/train.parts")
+    _, splits = translated(f"{files}, weight: 2.5}}, {news}, name: news}}")
+    assert list(read_lines(weights)) == ["2.5"] * 30 + ["1"] * 5
+    assert list(read_lines(parts)) == ["other"] * 30 + ["news"] * 5
     assert len(splits["train"]) == 35
-    translated(f"{OWN}, {news}")
-    assert not Path("raw/train.weights").exists()
-
-
-def test_each_pair_of_train_has_the_name_of_its_source() -> None:
-    news = "{translated: {corpus: news, model: ../teacher, side: source}"
-    translated(f"{OWN}, {news}, name: news}}")
-    assert list(read_lines(Path("raw/train.parts"))) == ["other"] * 30 + ["news"] * 5
     translated(f"{OWN}, {news}}}")
-    assert not Path("raw/train.parts").exists()
+    assert [weights.exists(), parts.exists()] == [False, False]

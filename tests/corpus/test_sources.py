@@ -19,7 +19,7 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 from tests.corpus.corpora import archive_bytes, files_source, reader_of
 from tests.refusals import refused
 from transformer_core.corpus.sources.archives import unpack
-from transformer_core.corpus.sources.catalogue import Address, LocalFile, Source
+from transformer_core.corpus.sources.catalogue import Address, Source
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, _pairs_of_mtdata, located, named_from
 from transformer_core.corpus.text import Pair
@@ -43,17 +43,6 @@ def sum_of(content: bytes) -> str:
 def archive_of(path: Path, members: dict[str, bytes]) -> None:
     suffix = path.suffix.removeprefix(".").replace("tgz", "gz")
     path.write_bytes(archive_bytes(members.items(), "zip" if suffix == "zip" else f"w:{suffix}"))
-
-
-def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: SourceReader, tmp_path: Path) -> None:
-    (tmp_path / "t.en").write_bytes(ENGLISH)
-    (tmp_path / "t.de.gz").write_bytes(gzip.compress(GERMAN))
-    files = {"en": LocalFile(path="t.en", sha256=sum_of(ENGLISH)), "de": LocalFile(path="t.de.gz")}
-    opened = reader.open(Source(files=files))
-    assert list(opened.pairs) == PAIRS
-    assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
-    turned = replace(reader, source="de", target="en").open(Source(files=files))
-    assert list(turned.pairs) == [Pair(pair.target, pair.source) for pair in PAIRS]
 
 
 def test_a_link_is_named_itself_because_its_suffix_tells_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

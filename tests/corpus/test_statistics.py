@@ -19,12 +19,8 @@ def test_the_pairs_that_cleaning_will_drop_are_counted_by_rule() -> None:
     line, nearest, _ = describe(
         [*kept, Pair("", "empty"), Pair("copy", "copy"), Pair(valid[0].source.upper(), "new"), *again], {"valid": valid}
     )
-    assert line.startswith(
-        "train: 50 of 55 pairs looked at are left (1 empty, 1 copies, 1 also in valid or test, 2 duplicates); 6 and 6 words"
-    )
-    assert nearest.startswith(
-        "nearest measured: captions (part of Multi30k), 2,900 pairs, 11 words a sentence, each word 10.3 times: 20.9 BLEU"
-    )
+    assert "50 of 55 pairs looked at are left (1 empty, 1 copies, 1 also in valid or test, 2 duplicates); 6 and 6 words" in line
+    assert "captions (part of Multi30k), 2,900 pairs, 11 words a sentence, each word 10.3 times: 20.9 BLEU" in nearest
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,6 @@ def test_only_a_line_feed_ends_a_line_and_a_last_line_needs_none(tmp_path: Path)
     assert list(read_lines(path)) == ["a\x85b\u2028c\r", "d\x1ce", "two"]
 
 
-def test_invalid_utf8_is_told_with_file_line_byte_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.de"
-    path.write_bytes("gut\nschön ".encode() + b"\xff\n")
-    with pytest.raises(UserError, match=r"corpus\.de:2: not valid UTF-8 \(byte 0xff at column 7\)"):
-        list(read_lines(path))
-
-
 @pytest.mark.parametrize(("source", "target"), [("a\nb\nc\n", "x\n"), ("a\n", "x\ny\nz\n")])
 def test_unequal_sides_are_told_with_both_counts(tmp_path: Path, source: str, target: str) -> None:
     (tmp_path / "t.en").write_text(source)

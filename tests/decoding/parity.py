@@ -18,6 +18,7 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 
+Rows, Outputs = Sequence[Sequence[int]], Sequence[Sequence[Finished]]
 TIE = 1e-4  # Of scores: what float32 leaves open between two engines, as it does between two batch sizes.
 _WORDS = range(EOS + 1, EOS + 13)
 _TIMES = (0, 1, 1, 1, 1, 1, 1, 2)
@@ -27,13 +28,7 @@ _TIMES = (0, 1, 1, 1, 1, 1, 1, 2)
 Kind = Literal["tie", "ours is better", "theirs is better", "theirs is cut"]
 
 
-def differences(
-    model: TranslationModel,
-    sources: Sequence[Sequence[int]],
-    ours: Sequence[Sequence[Finished]],
-    theirs: Sequence[Sequence[Finished]],
-    settings: Search,
-) -> list[Kind]:
+def differences(model: TranslationModel, sources: Rows, ours: Outputs, theirs: Outputs, settings: Search) -> list[Kind]:
     """Compare the best outputs of two searches, by the probability that our model gives either; the kind of each that differs."""
     found: list[Kind] = []
     for source, (mine, *_), (other, *_) in zip(sources, ours, theirs, strict=True):
@@ -103,6 +98,6 @@ def learnt(updates: int) -> WordsOnly:
     return model.eval()
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+def padded(rows: Rows) -> Tensor:
     """Return rows of token ids, padded on the right: (rows, longest)."""
     return torch.from_numpy(subword.padded(rows))

@@ -227,16 +227,13 @@ def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_o
     assert [together[row][0].tokens for row in (1, 5)] == [free[row][0].tokens for row in (1, 5)]
 
 
-def test_a_prefix_may_hold_the_unknown_token_which_is_forbidden_elsewhere(model: Transformer) -> None:
+def test_a_prefix_may_hold_the_unknown_token_and_be_longer_than_an_output(model: Transformer) -> None:
     outputs = search(model, [[5, EOS], [6, EOS]], BEAM, [[UNK, 7], []])
     assert outputs[0][0].tokens[:2] == [UNK, 7]
     assert math.isfinite(outputs[0][0].log_probability)
     assert UNK not in outputs[0][0].tokens[2:] + outputs[1][0].tokens
-
-
-def test_a_prefix_longer_than_an_output_may_be_is_still_ended(model: Transformer) -> None:
-    prefix = [4] * 20
-    assert search(model, [[5, EOS]], BEAM, [prefix])[0][0].tokens == [*prefix, EOS]
+    longer = [4] * 20  # Than an output may be.
+    assert search(model, [[5, EOS]], BEAM, [longer])[0][0].tokens == [*longer, EOS]
 
 
 def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> None:
@@ -254,9 +251,7 @@ def test_a_penalty_beyond_float32_leaves_no_sentence_without_output(model: Trans
     assert all(search(model.float(), sources, replace(BEAM, alpha=200.0, penalty="power")))
 
 
-@given(
-    rows=st.integers(1, 5), width=st.integers(4, 2_000), count=st.integers(1, 12), levels=st.integers(1, 10_000), seed=st.integers(0, 999)
-)
+@given(st.integers(1, 5), st.integers(4, 2_000), st.integers(1, 12), st.integers(1, 10_000), st.integers(0, 999))
 def test_the_greatest_are_those_of_topk_also_among_equals(rows: int, width: int, count: int, levels: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (rows, width), generator=generator).double()

@@ -57,9 +57,7 @@ def test_the_translations_are_those_of_the_model_in_the_order_of_the_text(tmp_pa
     ]
 
 
-def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_again(
-    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_changed_text_and_damaged_ones_are_made_again(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = translated(tmp_path, teacher)
     counted = Mock(wraps=engine.translated)
     monkeypatch.setattr(corpus, "translated", counted)
@@ -73,9 +71,7 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     assert sum(len(chunk.sources) for call in counted.call_args_list for chunk in call.args[1]) == 6 + len(PAIRS)
 
 
-def test_other_settings_and_other_weights_have_other_shards_and_those_of_earlier_texts_are_removed_when_asked(
-    tmp_path: Path, teacher: Path
-) -> None:
+def test_other_settings_and_weights_have_other_shards_and_unused_ones_are_removed(tmp_path: Path, teacher: Path) -> None:
     shards, other = Shards(tmp_path / "shards"), write_drawn(tmp_path / "other/model", seed=2)
     for settings, model, count in ((SETTINGS, teacher, 4), (SETTINGS.model_copy(update={"beam": 1}), teacher, 8), (SETTINGS, other, 12)):
         translated(shards.folder, model, settings)
@@ -97,16 +93,16 @@ def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Pa
     assert picked
 
 
-def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path) -> None:
+def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path, models: Path) -> None:
     with refused(65, r"config.json: translates en to de, and de to en is needed. translated.side is source."):
         translated(tmp_path, teacher, SETTINGS.model_copy(update={"side": "source"}))
     with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
+    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
+        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))
 
 
-def test_a_text_longer_than_a_sentence_or_than_the_positions_and_an_empty_one_have_empty_translations(
-    tmp_path: Path, teacher: Path
-) -> None:
+def test_a_text_that_is_too_long_and_an_empty_one_have_empty_translations(tmp_path: Path, teacher: Path) -> None:
     learned = write_drawn(tmp_path / "model", replace(SMALL, positions="learned", most_positions=12))
     for model, times in ((teacher, 400), (learned, 9)):
         made = translated(tmp_path / "shards", model, pairs=[Pair(b"the dog " * times, b""), Pair(b"", b""), Pair(b"the dog", b"")])
@@ -140,17 +136,10 @@ def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models:
         assert score == pytest.approx(abs(forward - backward) + (forward + backward) / 2, abs=1e-5)
 
 
-def test_a_pair_that_is_too_long_is_the_worst_and_finished_shards_are_not_scored_again(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_too_long_is_the_worst_and_no_shard_is_scored_twice(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [*SCORED, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
     whole = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs)))
     assert whole[-2:] == [float("inf")] * 2
     assert max(whole[:-2]) < float("inf")
     monkeypatch.delattr(dual_cross_entropy, "score_tokens")
     assert list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs))) == whole
-
-
-def test_models_in_the_wrong_places_are_refused(models: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
-        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))

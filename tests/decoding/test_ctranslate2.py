@@ -203,9 +203,7 @@ def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) 
         search(engine, [[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50))
 
 
-def test_the_number_of_threads_changes_no_bit(
-    engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path
-) -> None:
+def test_more_threads_change_no_bit(engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
     assert search(load(model, tmp_path, threads=1), sources, THEIRS, 64) == search(engine, sources, THEIRS, 64)
 
 
@@ -241,10 +239,8 @@ def test_bytes_give_the_same_printable_text_with_either_engine(tmp_path: Path) -
     bytes_too = with_drawn_norms(Transformer(SIZE, VOCAB + 256).eval())
     directory = write_model(bytes_too, tmp_path / "model", byte_fallback=True)
     theirs, ours = CTranslate2Engine.load(directory, 1), Translator.load(directory, device=torch.device("cpu"))
-    greedy, texts = (
-        Search(1, 0.0, "power", max_extra=MAX_EXTRA),
-        ["the 😀", "a {cat}", "犬\u200dé", *(chr(code) for code in range(300, 320))],
-    )
+    greedy = Search(1, 0.0, "power", max_extra=MAX_EXTRA)
+    texts = ["the 😀", "a {cat}", "犬\u200dé", *(chr(code) for code in range(300, 320))]
     tokens = [theirs.subword.encode(text) for text in texts]
     found = [ranked[0].text for ranked in theirs.translate_tokens(tokens, greedy, 4096)]
     assert found == [ranked[0].text for ranked in translations(ours, texts, greedy)]

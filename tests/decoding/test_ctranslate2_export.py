@@ -8,8 +8,6 @@ from typing import Literal
 import pytest
 
 from tests.models.on_disk import VOCAB, write_drawn
-from tests.refusals import refused
-from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.decoding.ctranslate2_export import TABLE_POSITIONS, export_model, unsupported
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
@@ -24,15 +22,6 @@ def directory(tmp_path: Path) -> Path:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def refusal(directory: Path, out: Path) -> str:
-    """The line of an export that must fail, as bad configuration and leaving nothing behind."""
-    before = sorted(out.parent.rglob("*"))
-    with refused(78) as error:
-        export_model(directory, out)
-    assert sorted(out.parent.rglob("*")) == before
-    return str(error.value)
 
 
 def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(directory: Path, tmp_path: Path) -> None:
@@ -53,12 +42,6 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
     assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
 
 
-def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(tmp_path: Path) -> None:
-    for name, size in (("recurrent", RecurrentSize), ("convolutional", ConvolutionalSize)):
-        directory = write_drawn(tmp_path / name, size(layers=1, d_model=8, dropout=0.0))
-        assert refusal(directory, tmp_path / "out") == f"{directory}: CTranslate2 has no {name} model"
-
-
 def test_a_setting_that_the_export_does_not_know_is_refused_unless_it_has_its_default() -> None:
     @dataclass(frozen=True)
     class WithInvented(TransformerSize):
@@ -74,12 +57,3 @@ def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: 
     (tmp_path / "out/model.bin").write_bytes(b"old")
     export_model(directory, tmp_path / "out")
     assert (tmp_path / "out/model.bin").stat().st_size > 3
-
-
-def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
-    remedy = "exists and is no exported model. Name another directory or remove it."
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/config.json").touch()
-    (tmp_path / "file").touch()
-    for out in (directory, tmp_path / "mine", tmp_path / "file"):
-        assert refusal(directory, out) == f"{out}: {remedy}"

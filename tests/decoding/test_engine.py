@@ -60,9 +60,7 @@ def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, 
 
 
 @pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])
-def test_auto_is_pytorch_elsewhere_and_says_why_and_a_name_is_followed_or_refused(
-    options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
-) -> None:
+def test_elsewhere_auto_is_pytorch_and_a_name_is_followed(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
     asked, missing = wanted(directory, tmp_path, **options), (options, reason) in MISSING
     choice = choose_engine("auto", asked)
     assert choice.engine == choose_engine("torch", asked).engine == "torch"
@@ -75,11 +73,6 @@ def test_auto_is_pytorch_elsewhere_and_says_why_and_a_name_is_followed_or_refuse
         if name == "ctranslate2" or request.precision == "int8":
             with refused(78, f"(engine ctranslate2|precision int8): .*{reason}"):
                 choose_engine(name, request)  # type: ignore[arg-type]
-
-
-def test_pytorch_has_no_int8(directory: Path) -> None:
-    with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
-        load_engine("torch", DecodingRequest([directory], POWER, "int8"))
 
 
 def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

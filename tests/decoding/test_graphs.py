@@ -15,7 +15,6 @@ from tests.models.on_disk import SMALL, VOCAB
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import beam as beam_module
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.architectures import build
 from transformer_core.models.ops import decoding_graphs as graphs
 from transformer_core.models.ops.choice import prepare_for_decoding
@@ -89,39 +88,31 @@ def test_captured_steps_are_those_of_the_model(search: Search, positions: int, m
     monkeypatch.setattr(beam_module, "_STEPS_AT_FIRST", 8)
     monkeypatch.setattr(graphs, "_POSITIONS", positions)
     monkeypatch.setattr(graphs, "_MORE", -1.0)
-    recorded = RecordedTransformer(model)
-    for sources in (SOURCES[:20], SOURCES[20:]):
-        tokens = padded(sources)
-        expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (model, recorded))
-        assert_same(found, expected)
-    assert recorded.captures > 3
-    assert recorded.replays
+    assert captured(model, search, SOURCES[:20], SOURCES[20:]).captures > 3
 
 
 def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
     """Its first step leaves one hypothesis fewer than there are subwords, and only the second fills the beam."""
     torch.manual_seed(0)
     model = Transformer(TransformerSize(layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8, dropout=0.0), 17).double().eval()
-    recorded, search = RecordedTransformer(model), Search(17, max_extra=8)
-    tokens = padded([[5, 9, EOS], [7, EOS], [16, 4, 4, EOS]])
-    expected, found = (beam_search(either, tokens, tokens != PAD, search) for either in (model, recorded))
-    assert_same(found, expected)
-    assert recorded.replays
+    captured(model, Search(17, max_extra=8), [[5, 9, EOS], [7, EOS], [16, 4, 4, EOS]])
 
 
 def test_captured_steps_begin_with_a_prefix(model: WordsOnly) -> None:
-    tokens, prefix = padded(SOURCES), padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
+    prefix = padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
+    captured(model, Search(4, max_extra=6), SOURCES, prefix=prefix)
+
+
+def captured(model: Transformer, search: Search, *batches: list[list[int]], prefix: Tensor | None = None) -> RecordedTransformer:
+    """The model with captured steps, after it has found the model's own outputs but for the rounding of attention, which has more slots."""
     recorded = RecordedTransformer(model)
-    expected, found = (beam_search(either, tokens, tokens != PAD, Search(4, max_extra=6), prefix) for either in (model, recorded))
-    assert_same(found, expected)
+    for tokens in map(padded, batches):
+        expected, found = (beam_search(either, tokens, tokens != PAD, search, prefix) for either in (model, recorded))
+        assert [[output.tokens for output in outputs] for outputs in found] == [[other.tokens for other in outputs] for outputs in expected]
+        for output, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+            assert (output.log_probability, output.score) == pytest.approx((other.log_probability, other.score), abs=1e-5)
     assert recorded.replays
-
-
-def assert_same(found: list[list[Finished]], expected: list[list[Finished]]) -> None:
-    """The same outputs but for the rounding of attention, whose products have more slots here."""
-    assert [[output.tokens for output in outputs] for outputs in found] == [[output.tokens for output in outputs] for outputs in expected]
-    for output, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
-        assert (output.log_probability, output.score) == pytest.approx((other.log_probability, other.score), abs=1e-5)
+    return recorded
 
 
 def _tensors(result: Any) -> list[Tensor]:

@@ -36,9 +36,8 @@ def test_a_loaded_model_translates_as_the_command_does(directory: Path, capfdbin
 def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(directory: Path) -> None:
     found = load(str(directory), engine="torch").hypotheses(LINES, nbest=2, beam=4)
     wanted = translations(Translator.load(directory), LINES, Search(4, 1.0, "power", nbest=2))
-    assert [[(each.text, each.score) for each in ranked] for ranked in found] == [
-        [(each.text, each.score) for each in ranked[:2]] for ranked in wanted
-    ]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert [(each.text, each.score) for each in ours] == [(each.text, each.score) for each in theirs[:2]]
     assert [len(ranked) for ranked in found] == [2, 1, 2]
     own = load(directory, precision="int8")
     assert own.translate(LINES)[1] == own.translate(LINES, beam=1)[1] == ""

@@ -67,9 +67,7 @@ TOKENS = st.lists(st.integers(4, VOCAB - 1), max_size=11).map(lambda tokens: [*t
     pairs=st.lists(st.tuples(TOKENS.filter(lambda source: source != [EOS]), TOKENS), min_size=1, max_size=8),
     batch_tokens=st.integers(1, 60),
 )
-def test_a_pair_is_scored_as_it_is_alone_whatever_is_scored_with_it(
-    size: ModelSize, pairs: list[tuple[list[int], list[int]]], batch_tokens: int
-) -> None:
+def test_a_score_does_not_depend_on_batch_mates(size: ModelSize, pairs: list[tuple[list[int], list[int]]], batch_tokens: int) -> None:
     model = built(size)
     sources, targets = (list(side) for side in zip(*pairs, strict=True))
     together = score_tokens(model, sources, targets, batch_tokens)

@@ -49,14 +49,10 @@ def test_encoder_and_decoder_may_differ_in_their_layers(subword: Subword) -> Non
 
 def test_a_head_whose_queries_are_zero_attends_to_all_alike(subword: Subword) -> None:
     """That head alone, of its kind and its layer; the last row of a decoder sees all that is read."""
-    for kind, part, name in (
-        ("encoder", "encoder", "self_attention"),
-        ("decoder", "decoder", "self_attention"),
-        ("cross", "decoder", "cross_attention"),
-    ):
+    for kind, place in (("encoder", "encoder.1.self"), ("decoder", "decoder.1.self"), ("cross", "decoder.1.cross")):
         model = built(SIZE, subword)
         with torch.no_grad():
-            getattr(getattr(model, part)[1], name).query.weight[12:18] = 0  # Of the third head, d_k = 6.
+            model.get_parameter(f"{place}_attention.query.weight")[12:18] = 0  # Of the third head, d_k = 6.
         maps = attention_maps(model, subword, subword.encode(TEXT[0]), subword.encode(TEXT[2]))
         alike = np.concatenate([np.ptp(weights[:, :, -1], axis=-1) < 1e-6 for weights in maps.weights.values()])
         assert [(list(maps.weights)[row // 2], row % 2, head) for row, head in np.argwhere(alike)] == [(kind, 1, 2)]

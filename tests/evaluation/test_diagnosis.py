@@ -19,11 +19,7 @@ def fit_of(in_training: float, *on_valid: float) -> str:
         (2.0, (30, 9, 6, 7, 8), "Perplexity 2.00 in training (with dropout), 8.00 on valid: the model overfits since update 300:"),
         (46.0, (300, 200, 150, 120, 102), "the model overfits, or valid is of another domain: raise model.dropout"),  # 0.8 nats.
         (1.83, (9, 4, 3, 2.75, 2.63), "the model underfits, for valid still improves: raise train.updates"),
-        (
-            431.0,
-            (900, 700, 5000, 9000, 9697),
-            "9697.00 on valid: the model has learnt little: lower train.learning_rate_factor",
-        ),
+        (431.0, (900, 700, 5000, 9000, 9697), "9697.00 on valid: the model has learnt little: lower train.learning_rate_factor"),
         (8.0, (30, 12, 9, 8.05, 8.0), "the model fits: more updates would change little"),
     ],
 )

@@ -25,9 +25,7 @@ from transformer_core.evaluation.scoring import Comparison, read_aligned
 from transformer_core.evaluation.significance import TRIALS, compared, interval, p_value, scores_of, statistics_of
 
 SYSTEMS, REFERENCE = DATA / "peer/wmt17_ende_systems", "reference.detok.de"
-BEST, NEXT, TWIN, WORST = (
-    f"newstest2017.{name}.en-de.detok.de" for name in ("uedin-nmt.4722", "LMU-nmt-single.4893", "LIUM-NMT.4900", "online-F.0")
-)
+NEXT, TWIN = (f"newstest2017.{name}.en-de.detok.de" for name in ("LMU-nmt-single.4893", "LIUM-NMT.4900"))
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Heute regnet es in Berlin."]
 GOOD = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Es regnet heute in Berlin."]
 BAD = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen im Schnee.", "Die Frau liest heute ein Buch.", "Es regnet."]
@@ -127,7 +125,6 @@ def test_the_interval_of_a_difference_is_that_of_the_gains_of_single_lines() -> 
 def test_an_interval_stays_within_the_scale_which_ends_at_a_hundred_but_for_ter() -> None:
     assert interval(TER(), ["a b c d"] * 4, ["x"] * 4) == pytest.approx((400, 400, 400))
     assert ends(REFERENCES, REFERENCES) == pytest.approx((100, 100))
-    assert max(ends(REFERENCES, REFERENCES)) <= 100
 
 
 def test_resamples_of_many_lines_need_little_memory() -> None:
@@ -141,25 +138,10 @@ def test_resamples_of_many_lines_need_little_memory() -> None:
     assert most < 10_000 * 5_000
 
 
-def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> None:
-    compared = list(SCORING.comparisons(BAD, GOOD, REFERENCES))
-    assert [one.score.name for one in compared] == ["BLEU", "chrF2", "TER"]
-    assert [one.difference > 0 for one in compared] == [True, True, False]
-    for one in compared:
-        assert one.difference == one.candidate - one.baseline
-        assert one.signature.startswith("nrefs:1|ar:10000|seed:12345|")
-    assert compared[0] == by_bleu(BAD, GOOD, REFERENCES)
-
-
-@pytest.mark.parametrize("hypotheses", [GOOD, [""] * 4], ids=["text", "empty"])
-def test_a_system_does_not_differ_from_itself(hypotheses: list[str]) -> None:
-    for one in SCORING.comparisons(hypotheses, hypotheses, REFERENCES):
-        assert (one.difference, one.p_value, one.significant) == (0, 1, False)
-
-
-def test_one_sentence_proves_nothing() -> None:
-    for one in SCORING.comparisons(BAD[1:2], GOOD[1:2], REFERENCES[1:2]):
-        assert (one.p_value, one.significant) == (1, False)
+@pytest.mark.parametrize(("first", "second"), [(GOOD, GOOD), ([""] * 4, [""] * 4), (BAD[1:2], GOOD[1:2])])
+def test_a_system_does_not_differ_from_itself_and_one_sentence_proves_nothing(first: list[str], second: list[str]) -> None:
+    for one in SCORING.comparisons(first, second, REFERENCES if first == second else REFERENCES[1:2]):
+        assert (one.difference == 0, one.p_value, one.significant) == (first == second, 1, False)
     assert ends(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
 
 

@@ -23,16 +23,11 @@ from transformer_core.files import sha256_of
 STAGES = tuple(name for name in stages() if name != "local_files")
 SETTINGS: dict[str, dict[str, object]] = {
     "train": {
-        "updates": 120,
-        "save_every": 20,
-        "validate_every": 40,
-        "precision": "float32",
-        # Updates that are slow enough to be struck.
-        "tokens_per_update": 2560,
-        "tokens_per_microbatch": 640,
+        "updates": 120, "save_every": 20, "validate_every": 40, "precision": "float32",
+        "tokens_per_update": 2560, "tokens_per_microbatch": 640,  # Updates that are slow enough to be struck.
     },
     "machine": {"devices": 2, "threads": 1},
-}
+}  # fmt: skip
 DVC = ("dvc", "repro")
 FLOW = (sys.executable, "-m", "flows.pipeline")
 LONGEST_SECONDS = 900.0
@@ -140,9 +135,8 @@ def points(database: Path) -> Counter[tuple[str, int]]:
     A training that ran twice, because DVC could not keep its outputs, has two runs.
     """
     with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute(
-            "SELECT key, step, COUNT(*) FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
-        ).fetchall()
+        query = "SELECT key, step, COUNT(*) FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
+        rows = connection.execute(query).fetchall()
     found: Counter[tuple[str, int]] = Counter()
     for key, step, count in rows:
         found[str(key), int(step)] = max(found[str(key), int(step)], int(count))

@@ -34,9 +34,9 @@ class _Proxy(Quiet):
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.trouble.how == "500":
-            return self.send(500, "text/html", b"<h1>Internal Server Error</h1>")
+            return self.reply(500, b"<h1>Internal Server Error</h1>", Content_Type="text/html")
         if self.trouble.how == "garbage":
-            return self.send(200, "application/json", b"\x00\xff{]")
+            return self.reply(200, b"\x00\xff{]", Content_Type="application/json")
         if self.trouble.how == "slow" and self.trouble.slow_requests:
             self.trouble.slow_requests -= 1
             time.sleep(SLOW_SECONDS)
@@ -44,18 +44,11 @@ class _Proxy(Quiet):
         request = urllib.request.Request(f"http://127.0.0.1:{self.trouble.port}{self.path}", body or None, headers, method=self.command)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
-                return self.send(reply.status, reply.headers.get("Content-Type", ""), reply.read())
+                return self.reply(reply.status, reply.read(), Content_Type=reply.headers.get("Content-Type", ""))
         except urllib.error.HTTPError as error:
-            return self.send(error.code, error.headers.get("Content-Type", ""), error.read())
+            return self.reply(error.code, error.read(), Content_Type=error.headers.get("Content-Type", ""))
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = answer
-
-    def send(self, code: int, kind: str, content: bytes) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
 
 
 @contextmanager

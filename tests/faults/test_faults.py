@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.faults import Scene, damage
+from tests.faults.faults import Scene
 from tests.faults.pipeline import Ended, Home, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 from tests.mounts import need_mounts
@@ -52,34 +52,19 @@ def test_a_kill_that_meets_no_process_has_struck_nothing(process: str, code: int
 
 
 def test_what_a_fault_has_changed_is_found() -> None:
-    expected = Result(
-        {"model.safetensors": "a", "test.hyp": "b"}, Counter({("loss", 20): 1, ("loss", 40): 1}), {"home/data/a", "home/data/b"}
-    )
+    losses = Counter({("loss", 20): 1, ("loss", 40): 1})
+    expected = Result({"model.safetensors": "a", "test.hyp": "b"}, losses, {"home/data/a", "home/data/b"})
     found = Result({"model.safetensors": "c", "test.hyp": "b"}, Counter({("loss", 20): 2}), {"home/data/a", "tmp/stray"})
     assert differences(expected, expected) == []
-    assert differences(expected, found) == [
-        "different: ['model.safetensors']",
-        "points: {('loss', 20): 2, ('loss', 40): 0}",
-        "more files: ['tmp/stray']",
-        "files missing: ['home/data/b']",
-    ]
+    points, files = "points: {('loss', 20): 2, ('loss', 40): 0}", ["more files: ['tmp/stray']", "files missing: ['home/data/b']"]
+    assert differences(expected, found) == ["different: ['model.safetensors']", points, *files]
 
 
 def test_what_a_user_should_not_meet_is_found() -> None:
     assert wrong_with([Ended(75, "stopped"), Ended(0, "done")]) == []
-    assert wrong_with([Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])]) == [
-        "try 1: left ['python']",
-        "try 1: traceback: KeyError: 1",
-    ]
+    failed = Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])
+    assert wrong_with([failed]) == ["try 1: left ['python']", "try 1: traceback: KeyError: 1"]
     logged = "12:00:00.000 | INFO    | Task run 'train' - "
     assert traceback_in(f"{logged}Traceback (most recent call last):\n{logged}  line\n{logged}KeyError: 1\n") == "KeyError: 1"
     assert traceback_in("[rank1]: Traceback (most recent call last):\n[rank1]:   line\n[rank1]: KeyError: 1\n") == "KeyError: 1"
     assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
-
-
-def test_a_damaged_file_is_another_one(tmp_path: Path) -> None:
-    for seed in range(20):
-        file = tmp_path / "file"
-        file.write_bytes(b"content")
-        damage(file, Random(seed))
-        assert file.read_bytes() != b"content"

@@ -40,14 +40,10 @@ def params(**average: object) -> Params:
     return changed(recipes.load("tatoeba"), "average", count=1, **average)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"engine": "torch", "beam": 3, "penalty": "power", "alpha": 1.3, "max_extra": 4},
-        {"engine": "ctranslate2", "precision": "int8", "beam": 1, "max_extra": 7},
-    ],
-    ids=["torch", "ctranslate2"],
-)
+BY_TORCH = {"engine": "torch", "beam": 3, "penalty": "power", "alpha": 1.3, "max_extra": 4}
+
+
+@pytest.mark.parametrize("own", [BY_TORCH, {"engine": "ctranslate2", "precision": "int8", "beam": 1, "max_extra": 7}])
 def test_translate_gives_the_bytes_of_stage_decode_without_an_option(own: dict[str, object], here: Subword) -> None:
     lines = [*TEXT, "", "a dog"]
     tokens = [here.encode(line) for line in lines]
@@ -66,13 +62,9 @@ def test_translate_gives_the_bytes_of_stage_decode_without_an_option(own: dict[s
 
 
 @pytest.mark.usefixtures("here")
-def test_the_best_checkpoints_need_their_scores() -> None:
+def test_the_best_of_the_checkpoints_that_are_there_are_averaged() -> None:
     with refused(65, r"^models/checkpoints/scores\.json: "):
         run(params(of="best"))
-
-
-@pytest.mark.usefixtures("here")
-def test_the_best_of_the_checkpoints_that_are_there_are_averaged() -> None:
     write_json(Path("models/checkpoints/scores.json"), {"best_by": "bleu", "scores": {"3": 9.0, "4": 1.0, "5": 2.0}})
     assert run(params(of="best")) == "models/averaged: the best checkpoint (update 5)"
 

@@ -1,33 +1,125 @@
 """The pipeline on a Prefect server with a worker, and a training over two machines: real servers, workers and processes."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import psutil
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import Artifact, FlowRun
 from prefect.events.schemas.automations import AutomationCore, EventTrigger
 from prefect.events.schemas.events import ResourceSpecification
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Crashed
 
 from flows.pipeline import pipeline
 from flows.places.work_pool import stage
 from flows.process.child import grace_seconds
 from flows.process.paths import stages
-from tests.clone import ROOT, Clone
-from tests.flows.prefect_server import artifacts, ended, lines, start, table, worker_at
+from tests.clone import ROOT, Clone, tiny_clone
+from tests.flows.prefect_server import PrefectServer
 from tests.waiting import wait_for
 from transformer_core.files import read_json
 from transformer_core.yaml_io import read_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
-_GRACE_SECONDS = 120
 STAGES = list(stages())
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """The clone in which the pipeline runs: a tiny one with a DVC remote, a folder."""
+    folder = tmp_path_factory.mktemp("cluster")
+    made = tiny_clone(folder / "home")
+    # In float64, so that sums are the same wherever a rank runs.
+    short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
+    made.set({"train": short})
+    made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
+    made.commit("a remote")
+    return made
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
+    """The loopback address of a Prefect server of its own, in the environment of what tests start too."""
+    folder = tmp_path_factory.mktemp("prefect")
+    prefect = PrefectServer(folder)
+    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
+    with pytest.MonkeyPatch.context() as patch, closing(prefect):
+        for name, value in here.items():
+            patch.setenv(name, value)
+        home.environment |= here
+        prefect.start()
+        yield prefect.address
+
+
+@pytest.fixture(scope="module")
+def client(api: str) -> Iterator[SyncPrefectClient]:
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def deployed(home: Clone, client: SyncPrefectClient) -> str:
+    """The output of the deployment of prefect.yaml."""
+    client.create_work_pool(WorkPoolCreate(name="local", type="process"))
+    return home.run("prefect", "--no-prompt", "deploy", "--all")
+
+
+@contextmanager
+def worker_at(home: Clone, log: Path, *options: str) -> Iterator[psutil.Process]:
+    """A worker of pool `local`, or with other options; it has a minute to end."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", *(options or ("--pool", "local"))]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home.root, env=home.environment)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def start(client: SyncPrefectClient, **parameters: object) -> UUID:
+    deployment = client.read_deployment_by_name("pipeline/pipeline")
+    return client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+
+
+def ended(client: SyncPrefectClient, run: UUID) -> FlowRun:
+    def look() -> FlowRun | None:
+        found = client.read_flow_run(run)
+        return found if found.state and found.state.is_final() else None
+
+    return wait_for(look, "the run did not end", pause=0.5)
+
+
+def lines(client: SyncPrefectClient, run: UUID) -> list[str]:
+    found: list[str] = []
+    while page := client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])), limit=200, offset=len(found)):
+        found += [log.message for log in page]
+    return found
+
+
+def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
+    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
+    return {str(one.key): one for one in found}
+
+
+def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
+    """What each stage did: ran, cached or failed."""
+    rows = str(artifacts(client, run)["pipeline"].data).partition("\n\n")[0].splitlines()[2:]
+    return {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1] for row in rows}
 
 
 @pytest.mark.usefixtures("deployed")
@@ -125,9 +217,7 @@ def test_a_stage_runs_on_a_worker_of_another_pool_in_this_folder(client: SyncPre
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
-    client: SyncPrefectClient, home: Clone, worker: psutil.Process
-) -> None:
+def test_a_training_whose_worker_stops_leaves_nobody_and_its_state(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
     """The last test of this file: a worker that is stopped kills its runs at once."""
     home.run("dvc", "repro", "binarize")
     home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")

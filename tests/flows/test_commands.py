@@ -8,6 +8,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.dvc.commands import StageOutput, dvc, failure, repair
+from flows.process.progress import resumed_line
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +62,8 @@ def test_a_record_of_dvc_that_is_damaged_or_of_processes_that_have_ended_is_remo
 def test_the_lines_of_a_stage_are_passed_on_and_no_advice_of_dvc() -> None:
     written: list[str] = []
     output = StageOutput(written.append)
-    lines = ["going on after update 499", "update 500 of 2,000: 900 tok/s"]
+    lines = [resumed_line(12_345), "going on after update ", "going on after update 7, they say", "update 500 of 2,000: 900 tok/s"]
     for line in [*lines, "\tgit add dvc.lock", " "]:
         output(line)
     assert written == lines
-    assert (output.last_line, output.resumed) == (lines[-1], 499)
+    assert (output.last_line, output.resumed) == (lines[-1], 12_345)

@@ -159,9 +159,7 @@ def test_a_training_forced_again_is_the_latest(compare: Compare) -> None:
 
 LATEST = "The latest: 'evaluation-3', 'evaluation-2', 'evaluation-1', 'abc789', 'abc123'."
 REFUSED = [
-    ("nowhere", 78, "run 'nowhere': MLflow has no run of this id, name or fingerprint. " + LATEST),
-    ("a_c%3", 78, "run 'a_c%3': MLflow has no run of this id, name or fingerprint. " + LATEST),
-    (None, 78, "run '': MLflow has no run of this id, name or fingerprint. " + LATEST),
+    *((run, 78, f"run '{run}': MLflow has no run of this id, name or fingerprint. {LATEST}") for run in ("nowhere", "a_c%3", "")),
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: has no evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
@@ -203,9 +201,7 @@ def test_a_server_of_mlflow_that_is_away_or_silent_is_asked_once(compare: Compar
             silent.accept()
 
 
-def test_a_page_has_many_runs_beside_the_first_and_its_script_is_the_only_one_that_may_run(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_has_many_runs_and_its_own_script_alone_may_run(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, (hypotheses, warmup) in enumerate(((BAD, 400), (GOOD, 800), (GOOD, 400)), start=1):
         train(f"run{number}", warmup=warmup, losses=[3.0, 2.0 / number])

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,9 @@ from transformer_core.files import read_json
 STAGES = ("download", "clean", "bpe", "binarize")
 SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
 VERBS = (("sees", "sieht"), ("knows", "kennt"), ("loves", "liebt"), ("finds", "findet"), ("hears", "hört"))
-PAIRS = [
-    (f"{subject[0]} {verb[0]} {number} houses", f"{subject[1]} {verb[1]} {number} Häuser")
-    for subject in SUBJECTS
-    for verb in VERBS
-    for number in range(2, 7)
-]
+NUMBERS = [(f"{number} houses", f"{number} Häuser") for number in range(2, 7)]
+WORDS = list(product(SUBJECTS, VERBS, NUMBERS))
+PAIRS = [(f"{subject[0]} {verb[0]} {houses[0]}", f"{subject[1]} {verb[1]} {houses[1]}") for subject, verb, houses in WORDS]
 FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binarized"}
 
 
@@ -129,6 +127,7 @@ def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
     )
 
 
+RAW_MANIFEST, GERMAN, VOCABULARY = map(Path, ("data/raw/manifest.json", "data/raw/train.de", "data/bpe/spm.model"))
 # A mistake of a user, the stage that finds it, its exit code, and a pattern of its line on standard error.
 MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "changed file": (lambda: write_lines(Path("own.de"), ["anders"] * 100), "download", 65, "own.de: wrong sha256: wanted "),
@@ -140,20 +139,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
         lambda: web_entry(f"http://127.0.0.1:{free_port()}/train"), "download", 69,
         r"http://127.0.0.1:.*no connection \(3 tries\)\. Try again, or put the file at MIRROR/own/train\.en and set machine\.mirror\.",
     ),
-    "no manifest": (
-        Path("data/raw/manifest.json").unlink, "clean", 65,
-        r"data/raw/manifest\.json: no such file\. Make it with: dvc repro download\n",
-    ),
-    "no vocabulary": (
-        Path("data/bpe/spm.model").unlink, "binarize", 65, r"data/bpe/spm\.model: no such file\. Make it with: dvc repro bpe\n",
-    ),
-    "unequal raw": (
-        lambda: write_lines(Path("data/raw/train.de"), ["zu kurz"] * 99), "clean", 65,
-        "data/raw/train.en: 100 lines, but data/raw/train.de has 99. ",
-    ),
-    "large vocabulary": (
-        lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most ",
-    ),
+    "no manifest": (RAW_MANIFEST.unlink, "clean", 65, f"{RAW_MANIFEST}: no such file. Make it with: dvc repro download\n"),
+    "no vocabulary": (VOCABULARY.unlink, "binarize", 65, f"{VOCABULARY}: no such file. Make it with: dvc repro bpe\n"),
+    "unequal raw": (lambda: write_lines(GERMAN, ["zu kurz"] * 99), "clean", 65, f"data/raw/train.en: 100 lines, but {GERMAN} has 99"),
+    "large vocabulary": (lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at "),
     "short sentences": (
         lambda: set_params(binarize={"max_tokens": 2}), "binarize", 78,
         "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it.",
@@ -184,9 +173,7 @@ def test_what_a_killed_download_has_unpacked_is_removed(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("password", "stem", "code"), [("s3cret", "train", 0), ("s3cret", "none", 78), ("wr0ng", "train", 78)])
-def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
-    place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int
-) -> None:
+def test_a_secret_is_in_no_file_and_no_output(place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int) -> None:
     monkeypatch.setenv("SOME_TOKEN", "t0ken")
     write_pairs(place / "served/train.en", place / "served/train.de", PAIRS)
     with serving(partial(Private, place / "served", "me:s3cret")) as host:
@@ -270,7 +257,7 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     nouns = ["dog", "cat", "child", "mother", "house", "street", "garden", "river"]
     trees = [
         f"( (S (NP-SBJ-{i} (DT the) (NN {one}))\n  (VP (VBZ sees) (NP (DT a) (NN {two})) (NP (-NONE- *-{i}))) (. .)) )\n"
-        for i, (one, two) in enumerate((one, two) for one in nouns for two in nouns)
+        for i, (one, two) in enumerate(product(nouns, nouns))
     ]
     Path("corpora").mkdir()
     Path("corpora/bank.mrg").write_text("\n".join(trees))

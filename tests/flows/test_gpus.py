@@ -3,21 +3,18 @@
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flows.process.gpus import free_gpus
 
-SMI = '#!/bin/sh\nprintf "0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n"\n'
-
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], None]) -> None:
     """A machine with three GPUs and locks of its own."""
-    (tmp_path / "nvidia-smi").write_text(SMI, encoding="utf-8")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n"')
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("flows.process.gpus._PAUSE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

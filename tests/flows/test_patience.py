@@ -54,10 +54,7 @@ def test_a_run_whose_stages_are_done_waits_for_prefect(monkeypatch: pytest.Monke
 
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(200 if len(asked) > 2 else 500)
-            self.send_header("Content-Length", "4")
-            self.end_headers()
-            self.wfile.write(b"true")
+            self.reply(200 if len(asked) > 2 else 500, b"true")
 
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
     with serving(Restarting) as address, temporary_settings({PREFECT_API_URL: f"http://{address}/api", PREFECT_CLIENT_MAX_RETRIES: 0}):

@@ -233,9 +233,7 @@ def test_a_run_with_other_settings_leaves_params_yaml_and_outputs_as_they_are_an
 
 
 @with_prefect
-def test_a_run_that_is_marked_as_crashed_while_it_is_alive_is_running_again(
-    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str
-) -> None:
+def test_a_live_run_marked_as_crashed_runs_again(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, prefect_server: str) -> None:
     """As the automation for lost machines does after the server was away."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_server)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.2)
@@ -276,11 +274,8 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
     monkeypatch.setattr(module, "reach_prefect", reached)
     monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
     before = Path("params.yaml").read_bytes()
-    for arguments, line in (
-        (["--set", "train.updates=x"], "params.yaml: train.updates: must be "),
-        (["--set", "train.updates=900"], "Prefect is reached\n"),
-    ):
-        module.main(arguments)
+    for updates, line in (("x", "params.yaml: train.updates: must be "), ("900", "Prefect is reached\n")):
+        module.main(["--set", f"train.updates={updates}"])
         assert capsys.readouterr().err.startswith(line)
         assert Path("params.yaml").read_bytes() == before
 
@@ -317,15 +312,9 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":
-    address = {"PREFECT_API_URL": server} if server else {}
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.pipeline"],
-        env={**os.environ, **address},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command, address = [sys.executable, "-m", "flows.pipeline"], {"PREFECT_API_URL": server} if server else {}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env={**os.environ, **address}, text=True, start_new_session=True, **streams)
 
 
 def processes_of(flow: "subprocess.Popen[str]") -> list[psutil.Process]:

@@ -84,10 +84,8 @@ def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mend
     assert job.outcome() is None
     for rank, ended in enumerate(codes):
         report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
-    outcome = job.outcome()
-    assert outcome is not None
-    assert outcome["code"] == code
-    assert outcome["message"].endswith(f" ended with {code}")
+    outcome = job.outcome() or {}
+    assert (outcome["code"], outcome["message"].rpartition(" ")[2]) == (code, str(code))
 
 
 def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Settings, tmp_path: Path) -> None:
@@ -193,14 +191,12 @@ STATUS = [
 ]
 
 
-def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(
+    settings: Settings, tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
     """No cluster is here: a program in the place of kubectl answers from a file, and notes what it was asked."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/kubectl"
-    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n[ -e {tmp_path}/away ] && {{ echo "Unable to connect" >&2; exit 1; }}\n'
-                       f"[ $1 = get ] && cat {tmp_path}/answer; true\n")  # fmt: skip
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    program("kubectl", f"""cd {tmp_path}; echo "$*" >> asked; [ -e away ] && {{ echo "Unable to connect" >&2; exit 1; }}
+[ $1 = get ] && cat answer; true""")  # fmt: skip
     job = Job.of("train", settings())
     jobs = KubernetesJobs(on_kubernetes(tmp_path), job)
     for answer, phase in STATUS:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
 
-from flows.process.progress import Progress, resumed_line, update_resumed
+from flows.process.progress import Progress
 
 
 @contextmanager
@@ -59,10 +59,3 @@ def test_a_terminal_that_is_closed_ends_no_training() -> None:
         bar.close()
         drawn = True
     assert drawn
-
-
-def test_the_line_of_a_training_that_goes_on_is_read_back_as_its_update() -> None:
-    """By it the flow sees progress between tries."""
-    assert update_resumed(resumed_line(12_345)) == 12_345
-    for line in ("update 7 of 9", "going on after update ", "going on after update 7, they say"):
-        assert update_resumed(line) is None

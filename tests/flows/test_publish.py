@@ -17,7 +17,7 @@ from flows.record.documents import MODEL_CONFIG
 from flows.record.registry import stored_hypotheses
 from flows.record.run import RunRecord, records
 from flows.record.sending import sync
-from flows.record.server import PARENT_TAG, connect, experiment_id
+from flows.record.server import PARENT_TAG, experiment_id
 from flows.stages import publish
 from tests.clone import ROOT
 from tests.flows.publishing import FINGERPRINT, LINES, REFERENCES, SCORES_OF_SET, before_publish, points, recorded, set_search, training
@@ -29,11 +29,6 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.files import read_json, write_json
-
-
-@pytest.fixture
-def client(mlflow_store: str) -> MlflowClient:
-    return connect(mlflow_store)
 
 
 @pytest.fixture
@@ -102,9 +97,7 @@ assert "{ROOT}/transformer_core" not in transformer_core.__file__, transformer_c
     assert json.loads(done.stdout.split("SAID")[1]) == [[hypotheses[0].text for hypotheses in result] for result in wanted]
 
 
-def test_a_file_is_translated_with_the_search_that_was_published_unless_options_say_otherwise(
-    model_directory: Path, params: Params
-) -> None:
+def test_a_file_is_translated_with_the_published_search_unless_options_say_otherwise(model_directory: Path, params: Params) -> None:
     """A parser's trees need more tokens than `translate` allows of its own accord."""
     set_search(AVERAGED, beam=2, max_extra=3)
     publish.run(params)
@@ -147,9 +140,7 @@ def test_other_outputs_are_the_next_version_under_the_same_alias(params: Params,
 
 
 @pytest.mark.parametrize("killed_in", ["register", "decide", "card", pytest.param("write_json", marks=pytest.mark.slow), ""])
-def test_a_publish_that_was_killed_or_runs_again_finishes_the_version_and_uploads_the_model_once(
-    killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_publish_uploads_only_once(killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     trained_here()
     with monkeypatch.context() as patch:
         if killed_in:
@@ -191,9 +182,7 @@ def test_a_damaged_record_of_another_run_keeps_no_model_from_the_registry(params
     assert "A record was not sent: .state/record/0aaa/run.json: not valid JSON" in capfd.readouterr().err
 
 
-def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
-    params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_is_recorded_but_not_registered(params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
     assert publish.run(params).endswith("To register it: dvc exp apply dry-nibs && dvc repro --force --single-item publish")
     run = training(client)

@@ -137,14 +137,9 @@ class Nodes:
 
     def start(self, rank: int, join_seconds: int = 120) -> "subprocess.Popen[str]":
         group = environment(2, rank, self.rendezvous, JOIN_SECONDS=str(join_seconds))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.stages", "train", "--here"],
-            cwd=self.folder,
-            env={**os.environ, **group},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        command = [sys.executable, "-m", "flows.stages", "train", "--here"]
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **group}, text=True, **streams)
         self.started.append(process)
         return process
 

@@ -52,9 +52,7 @@ def test_an_overflow_of_fp16_is_in_the_table_and_not_printed(capsys: pytest.Capt
     assert pd.read_csv("skipped.csv")["update"].tolist() == [3, 5]
 
 
-def test_the_time_that_is_left_is_that_after_the_shown_update_at_the_speed_of_this_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_that_is_left_is_at_the_speed_of_this_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("flows.process.progress.SECONDS_BETWEEN_LINES", 0)
     shown = recorder()
     shown.begin()
@@ -82,15 +80,12 @@ def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> No
     assert updates() == [20]
 
 
-def test_validation_scores_are_in_a_table_of_their_own() -> None:
+def test_validation_scores_are_in_a_table_with_the_columns_of_the_version_that_began_it() -> None:
     begun = recorder()
     begun.begin()
     begun.on_validation(50, 12.0, SCORES)
     expected = "update,nll,perplexity,accuracy,source_gain,score,seconds\n50,2.0,7.389,0.5,1.25,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
-
-
-def test_a_training_of_an_older_version_goes_on_with_the_columns_of_its_table() -> None:
     older = "update,nll,score,seconds\n50,2.0,31.4,12.0\n"
     Path("validation.csv").write_text(older)
     resumed = recorder()
@@ -99,9 +94,7 @@ def test_a_training_of_an_older_version_goes_on_with_the_columns_of_its_table() 
     assert Path("validation.csv").read_text(encoding="utf-8") == f"{older}100,2.0,31.4,24.0\n"
 
 
-def test_the_log_says_once_that_a_model_does_not_read_its_source_when_half_of_its_updates_are_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_log_says_once_that_a_half_trained_model_does_not_read_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     begun = recorder()
     begun.begin()
     for update in (40, 60, 80):

@@ -15,7 +15,6 @@ from flows.pipeline import pipeline
 from flows.places.work_pool import stage
 from flows.process.paths import HYPOTHESES
 from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
-from flows.record.server import connect
 from tests.embedding_metric import write_checkpoint
 from tests.flows.publishing import FIGURES, MANIFEST
 from tests.refusals import refused
@@ -32,11 +31,6 @@ SAME = {"references": "0" * 64, "signature": "tok:13a"}
 def with_faults(lines: int) -> list[str]:
     """The references, of which the first so many have lost their meaning: the more, the lower BLEU."""
     return ["Das ist kein Satz aus diesem Text." if n < lines else line for n, line in enumerate(REFERENCES)]
-
-
-@pytest.fixture
-def client(mlflow_store: str) -> MlflowClient:
-    return connect(mlflow_store)
 
 
 def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, name: str = NAME, **tags: str) -> ModelVersion:
@@ -192,9 +186,7 @@ def test_a_model_that_is_not_in_the_registry_is_refused_in_one_line(client: Mlfl
         assert "\n" not in str(raised.value)
 
 
-def test_a_failed_download_names_its_cause(
-    client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_has_its_cause(client: MlflowClient, mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> str:
         failures = "##### File model.safetensors #####\n403 Client Error: Forbidden\n"
         raise MlflowException(f"The following failures occurred while downloading\n{failures}", INVALID_PARAMETER_VALUE)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from flows.dvc.commands import failure
-from flows.process.runner import record_seconds, reports_errors, seconds_of
+from flows.process.runner import record_seconds, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
@@ -106,13 +106,6 @@ def test_settings_that_are_edited_while_their_stage_runs_are_not_recorded_with_i
         assert done.stderr == f"{fault}. Run again, with or without the edit; without it a training is not repeated.\n"
 
 
-def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
-    done = here(KeyError("warmup"))
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert report()["message"] == "toy: KeyError: 'warmup'"
-
-
 @pytest.mark.parametrize("name", ["compare", "pipeline", "retention", "scores", "status", "sweep", "tracking", "translate"])
 def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"flows.{name}").main(["--wrong"]) == 78
@@ -124,15 +117,6 @@ def test_a_stage_that_is_not_there_is_one_line_and_bad_configuration() -> None:
     done = subprocess.run([sys.executable, "-m", "flows.stages", "trian"], capture_output=True, text=True, check=False)
     assert done.returncode == 78
     assert re.fullmatch(r"python -m flows\.stages: .+\. See: python -m flows\.stages --help\n", done.stderr)
-
-
-def test_ctrl_c_ends_a_command_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "argv", ["flows/scores.py"])
-    assert reports_errors(interrupted)() == 75
-    assert capsys.readouterr() == ("", "scores: interrupted\n")
 
 
 def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> None:

@@ -214,9 +214,7 @@ def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str,
     assert narrow == [hypotheses[0].text for hypotheses in ranked]
 
 
-def test_a_long_text_is_translated_in_parts_with_its_line_feeds_and_unknown_characters_are_logged(
-    model_directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_text_is_translated_in_parts_and_unknown_characters_logged(model_directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     predict = predictor(model_directory)
     sentence = " ".join(LINES[:3])
     (alone,) = predict([sentence])
@@ -241,11 +239,3 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert done_file.stderr.decode().startswith("lines with unknown characters, which are left out: 1 of ")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
     assert translate.load(f"models:/{MODEL}").translate(TEXTS) == expected
-
-
-@pytest.mark.usefixtures("server")
-def test_translating_a_file_with_a_model_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert translate.main(["nobody@champion"]) == 78
-    output = capfd.readouterr().err
-    assert "has no model nobody@champion: " in output
-    assert output.count("\n") == 1

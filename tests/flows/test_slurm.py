@@ -180,20 +180,13 @@ def test_a_dvc_that_was_killed_finds_its_job_again(running: Running, undisturbed
 def test_a_partition_that_is_not_there_is_one_line(home: Clone, tmp_path: Path) -> None:
     clone = home.copy(tmp_path / "clone")
     clone.set({"machine": {"places": {"train": {**PLACE, "options": {"partition": "gpu"}}}}})
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.stages", "train"], cwd=clone.root, env=clone.environment, capture_output=True, text=True
-    )
-    assert done.returncode == 78
-    assert done.stderr == "sbatch refuses: invalid partition specified: gpu. Correct machine.places.\n"
+    said = clone.run(sys.executable, "-m", "flows.stages", "train", code=78)
+    assert said == "sbatch refuses: invalid partition specified: gpu. Correct machine.places.\n"
 
 
 def test_a_bug_of_a_node_is_told_as_a_bug_and_not_queued_again(home: Clone, slurm: Cluster, tmp_path: Path) -> None:
     clone = home.copy(tmp_path / "clone")
     stage = clone.root / "flows/stages/train.py"
     stage.write_text(stage.read_text().replace("def run(params: Params) -> str:\n", "def run(params: Params) -> str:\n    1 / 0\n"))
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.stages", "train"], cwd=clone.root, env=clone.environment, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "ZeroDivisionError" in done.stderr
+    assert "ZeroDivisionError" in clone.run(sys.executable, "-m", "flows.stages", "train", code=1)
     assert not slurm.jobs("PENDING", "RUNNING")

@@ -34,13 +34,8 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
     server.start()
     address = "http://{}:{}".format(*server.get_host_and_port())
     requests.post(f"{address}/moto-api/reset", timeout=60)  # What it keeps is of the process.
-    for name, value in {
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_MAX_ATTEMPTS": "1",
-        "TRANSFORMER_STATE": ROOT,
-    }.items():
+    login = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for name, value in (login | {"AWS_ENDPOINT_URL": address, "AWS_MAX_ATTEMPTS": "1", "TRANSFORMER_STATE": ROOT}).items():
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("bucket")
@@ -80,18 +75,12 @@ class Cloud(Quiet):
         elif path == "/computeMetadata/v1/instance/preempted":
             self.answer(str(there).upper() if self.headers["Metadata-Flavor"] == "Google" else None)
         elif self.headers["Metadata"] == "true":
-            events = [
-                {"EventType": "Preempt", "Resources": ["mine" if there else "another"]},
-                {"EventType": "Reboot", "Resources": ["mine"]},
-            ]
+            preempted = {"EventType": "Preempt", "Resources": ["mine" if there else "another"]}
+            events = [preempted, {"EventType": "Reboot", "Resources": ["mine"]}]
             self.answer("mine" if path.endswith("/name") else json.dumps({"Events": events}))
 
     def answer(self, text: str | None) -> None:
-        body = (text or "").encode()
-        self.send_response(404 if text is None else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.reply(404 if text is None else 200, (text or "").encode())
 
 
 @pytest.mark.parametrize("named", ["aws", "gcp", "azure", "./notice"])

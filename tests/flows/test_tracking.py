@@ -1,4 +1,7 @@
+import errno
 import fcntl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -27,11 +30,6 @@ from tests.waiting import wait_for
 from transformer_core.config import Machine
 
 NOWHERE = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def client(mlflow_store: str) -> MlflowClient:
-    return connect(mlflow_store)
 
 
 def all_runs(client: MlflowClient) -> list[Run]:
@@ -91,9 +89,7 @@ def test_sending_again_changes_nothing(client: MlflowClient, mlflow_store: str, 
 
 
 @pytest.mark.parametrize("call", [2, 3, 4], ids=["before the second rows", "after them", "before the artifact"])
-def test_a_sender_that_was_killed_leaves_a_run_that_the_next_completes(
-    call: int, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_sender_completes_a_run(call: int, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two tables, which are two calls, after one of parameters and tags; the training went on from an earlier update."""
     record = recorded(losses=[3.0, 2.0])
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
@@ -169,11 +165,14 @@ def test_another_tracking_server_gets_the_whole_record(mlflow_store: str) -> Non
 
 
 @pytest.mark.usefixtures("default_params")
-def test_the_command_sync_sends_again_what_mlflow_no_longer_has(
-    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+def test_the_command_sync_sends_what_mlflow_lacks(
+    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     recorded(losses=[1.0]).end()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE.replace("//", "//me:secret@"))
+    assert tracking.main(["sync"]) == 69
+    assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is unreachable: ")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     evaluation()
     assert sorted(unsent(mlflow_store)) == ["evaluation-1", "f00d"]
     sync(mlflow_store)
@@ -182,15 +181,14 @@ def test_the_command_sync_sends_again_what_mlflow_no_longer_has(
     assert len(all_runs(client)) == 1  # A stage does not ask MLflow for what was sent.
     for _ in range(2):
         assert tracking.main(["sync"]) == 0
+        assert mlflow_store in capfd.readouterr().out
         assert points(client) == [(1, 1.0)]
         (child,) = (run for run in all_runs(client) if PARENT_TAG in run.data.tags)
         assert child.data.tags[PARENT_TAG] == training(client).info.run_id
     assert unsent(mlflow_store) == []
 
 
-def test_the_sender_sends_while_the_stage_runs_also_records_of_earlier_stages_and_makes_a_deleted_run_again(
-    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sender_sends_old_records_and_deleted_runs(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.1)
     recorded("left", [9.0], fingerprint="left").end()
     record = recorded(losses=[1.0])
@@ -239,11 +237,17 @@ def test_a_record_that_cannot_be_sent_blocks_no_other_and_its_error_is_raised_at
         (HTTPError(response=Mock(status_code=403)), 78),
         (HTTPError(response=Mock(status_code=503)), 69),
         (MlflowException("the database is away", INTERNAL_ERROR), 69),
+        (ConnectionError("refused"), 69),
     ],
 )
 def test_what_a_retry_would_meet_again_is_told_with_78_and_what_may_pass_with_69(error: Exception, code: int) -> None:
     with refused(code, f"MLflow at {NOWHERE} (refuses|is unreachable): "), reaching(NOWHERE):
         raise error
+
+
+def test_a_full_disk_of_this_machine_is_not_said_to_be_mlflow() -> None:
+    with pytest.raises(OSError, match="No space left"), reaching(NOWHERE):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/report.html")
 
 
 def test_one_process_sends_at_a_time_and_another_waits_for_it(client: MlflowClient, mlflow_store: str) -> None:
@@ -265,19 +269,6 @@ def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest
     assert tracking_uri(Machine(tracking_uri="http://params:5000")) == "http://params:5000"
 
 
-@pytest.mark.usefixtures("default_params")
-def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
-    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE.replace("//", "//me:secret@"))
-    assert tracking.main(["sync"]) == 69
-    assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is unreachable: ")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    assert tracking.main(["sync"]) == 0
-    assert mlflow_store in capfd.readouterr().out
-
-
 @pytest.mark.usefixtures("empty_directory")
 def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     job = {"slurm_job_id": "4711", "slurm_job_account": "mt", "slurm_job_nodelist": "gpu[1-2]"}
@@ -294,3 +285,31 @@ def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_t
     assert (lineage()["git_dirty"], len(lineage()["git_commit"])) == ("false", 12)
     Path("params.yaml").write_text("a: 2\n", encoding="utf-8")
     assert lineage()["git_dirty"] == "true"
+
+
+URI = "sqlite:///mlflow.db"
+# Processes that wait for each other before they create the record.
+AT_ONCE = f"""
+import sys
+import mlflow.store.tracking.sqlalchemy_store
+from flows.record.server import connect, experiment_id
+print("ready", flush=True)
+sys.stdin.readline()
+print(experiment_id(connect("{URI}")))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_create_the_record_at_once_find_the_same_one(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], cwd=tmp_path, text=True, **pipes) for _ in range(2)]
+    ready = [process.stdout.readline() for process in processes if process.stdout]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    ended = [process.communicate(timeout=200) for process in processes]
+    assert ready == ["ready\n"] * 2
+    assert [out for out, _ in ended] == ["1\n"] * 2, ended
+    assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlruns"}
+    assert not list((tmp_path / "mlruns").iterdir())

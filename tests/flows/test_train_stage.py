@@ -206,9 +206,7 @@ def test_a_validation_whose_logits_are_not_finite_does_not_end_the_training(plac
 
 
 @pytest.mark.parametrize("fails", ["Translator.translate_tokens", "make_batch"])
-def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_update(
-    place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_a_validation_that_does_not_fit_the_memory_is_named_first(place: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     """The greedy outputs, or the teacher-forced scores."""
     prepare("bpe")
     monkeypatch.setattr(f"transformer_core.training.validation.{fails}", Mock(side_effect=MemoryError))
@@ -255,9 +253,7 @@ def test_a_training_whose_states_are_all_damaged_begins_anew_with_its_own_checkp
     assert "update-00000009.safetensors" not in {path.name for path in (place / "models/checkpoints").iterdir()}
 
 
-def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_anew_for_any_other(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_training_goes_on_to_a_later_end_and_starts_anew_for_any_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(updates: int, **changes: object) -> tuple[bool, bytes]:
         """Train and average; whether the training went on, and its last checkpoint."""
         prepare("bpe", updates=updates, validate_every=1, **changes)

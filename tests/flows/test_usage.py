@@ -1,7 +1,7 @@
 """Samples of the use of machines: CPUs, memory and GPUs of every node of a training."""
 
-import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,15 +60,11 @@ def test_sampling_goes_on_after_a_moment_in_which_the_table_could_not_be_written
         wait_for(lambda: len(samples(record)) >= 2)
 
 
-def test_every_gpu_of_the_machine_is_sampled(record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_gpu_of_the_machine_is_sampled(record: RunRecord, program: Callable[[str, str], None]) -> None:
     """Also one that answers later than the first sample, and values that a GPU does not measure."""
     lost = "Unable to determine the device handle for GPU2: 0000:3B:00.0: Unknown Error"
     lines = ("0, 97, 412.50, 20480", lost, "1, 3, [N/A], 0")
-    program = tmp_path / "bin/nvidia-smi"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n[ -e answers ] || exit 1\n" + "".join(f"echo '{line}'\n" for line in lines))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    program("nvidia-smi", "[ -e answers ] || exit 1\n" + "".join(f"echo '{line}'\n" for line in lines))
     with sampling(STATE):
         wait_for(lambda: samples(record))
         Path("answers").touch()

@@ -57,9 +57,7 @@ def repro(folder: Path) -> str:
     return subprocess.run(dvc("repro"), cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_run_with_other_settings_changes_no_file_here_and_its_outputs_are_in_the_cache(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_other_settings_changes_no_file_here_and_fills_the_cache(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = git("status", "--porcelain")
     with worktree(snapshot(), SETTINGS) as folder:
         assert folder == here / WORKTREES / KEY

@@ -229,9 +229,8 @@ def _read_record(_: Path) -> None:
 _WITH_ALL_KEYS = {"origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
 _MANIFESTS = [json.dumps(RAW_MANIFEST | other).encode() for other in ({}, _WITH_ALL_KEYS)]
 _SCORES = json.dumps({**FIGURES, "paper_bleu": 39.5, "paper_bleu_signature": "multi-bleu"}).encode()
-_TRAINING_METRICS = json.dumps(
-    {"updates": 9, "epochs": 1, "parameters": 5, "valid_perplexity": 7.5, "minutes": 1.5, "tokens_per_second": 90}
-).encode()
+_FIGURES_OF_TRAINING = {"updates": 9, "epochs": 1, "parameters": 5, "valid_perplexity": 7.5, "minutes": 1.5, "tokens_per_second": 90}
+_TRAINING_METRICS = json.dumps(_FIGURES_OF_TRAINING).encode()
 
 
 def _read_manifest(_: Path) -> None:
@@ -255,9 +254,6 @@ def _read_scores(_: Path) -> None:
 
 def _read_training_metrics(folder: Path) -> None:
     write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), SCORING))
-
-
-_UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
 
 
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:

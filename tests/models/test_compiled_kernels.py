@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from transformer_core.models.ops.packed import Packed
-from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT
+from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT as MOST
 
 pytest.importorskip("triton", reason="needs Triton: make test-kernels")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles nothing in Triton's interpreter")
 # Compute capability and the most bytes of shared memory of a block (CUDA C++ Programming Guide, technical specifications).
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
-Launch = Callable[[], Any]
 
 
 class Gpu:
@@ -78,9 +77,7 @@ def test_gradient_of_relu(compiled: list[Any]) -> None:
     assert len(compiled) == 1
 
 
-@pytest.mark.parametrize(
-    ("longest", "of_keys"), [(16, 16), (64, 64), (LONGEST_OF_SHORT,) * 2, (16, LONGEST_OF_SHORT), (LONGEST_OF_SHORT, 16)]
-)
+@pytest.mark.parametrize(("longest", "of_keys"), [(16, 16), (64, 64), (MOST, MOST), (16, MOST), (MOST, 16)])
 def test_attention_within_short_sentences(compiled: list[Any], longest: int, of_keys: int) -> None:
     from transformer_core.models.ops.short_attention import short_attention
 

@@ -92,9 +92,8 @@ def test_the_papers_recipe_needs_few_shapes_and_little_filling(ranks: int) -> No
     """Two epochs of 25,000 tokens an update: log-normal lengths with means as in WMT, and targets 0.6 to 1.8 times as long as sources."""
     random, budget = np.random.default_rng(0), 25_000 // ranks
     drawn = random.lognormal(math.log(27) - 0.18, 0.6, 300_000)
-    sources, targets = (
-        side.round().clip(1, 256).astype(np.int64) for side in (drawn, drawn * random.lognormal(math.log(29 / 27), 0.3, len(drawn)))
-    )
+    longer = drawn * random.lognormal(math.log(29 / 27), 0.3, len(drawn))
+    sources, targets = (side.round().clip(1, 256).astype(np.int64) for side in (drawn, longer))
     plan = BatchPlan(sources, targets, 25_000, budget, seed=1)
     microbatches = [pairs for epoch in range(2) for update in plan.epoch(epoch) for pairs in update.microbatches]
     shapes = [packed_shape(sources[pairs], targets[pairs], budget) for pairs in microbatches]

@@ -78,12 +78,6 @@ def test_3_4_one_tensor_stands_behind_three_names(model: Transformer) -> None:
         assert not torch.allclose(before, changed(source, source > 0, target))
 
 
-@pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
-def test_3_4_fewer_ties_are_an_option(tied: str, matrices: int) -> None:
-    built = Transformer(replace(SIZE, tied=tied), VOCAB)
-    assert sum(VOCAB in parameter.shape for parameter in built.parameters()) == matrices
-
-
 def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follows_the_stacks(model: Transformer) -> None:
     torch.manual_seed(1)
     layer = model.encoder[0]

@@ -38,9 +38,8 @@ def weights_of(layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
         found |= {f"{name}.in_proj_bias": torch.zeros(3 * D), f"{name}.out_proj.bias": torch.zeros(D)}
         found[f"{name}.out_proj.weight"] = own.output.weight
     norms = [module.norm for module in layer.children() if isinstance(module, Residual)]
-    named = {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer} | {
-        f"norm{n}": norm for n, norm in enumerate(norms, 1)
-    }
+    named = {f"norm{n}": norm for n, norm in enumerate(norms, 1)}
+    named |= {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer}
     return found | {f"{name}.{key}": weight for name, module in named.items() for key, weight in module.state_dict().items()}
 
 

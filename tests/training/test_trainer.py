@@ -65,7 +65,6 @@ class Watcher(Observer):
     def __init__(self) -> None:
         self.records: list[UpdateRecord] = []
         self.validations: list[int] = []
-        self.seconds = 0.0
         self.skipped: list[tuple[int, list[int]]] = []
         self.overflows: list[bool] = []
         self.restored: dict[str, Any] = {}
@@ -79,7 +78,6 @@ class Watcher(Observer):
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self.validations.append(update)
-        self.seconds = seconds
 
     def state(self) -> dict[str, Any]:
         return {"records": len(self.records)}
@@ -212,9 +210,7 @@ CUT: dict[str, dict[str, Any]] = {
 
 @on_every_device
 @pytest.mark.parametrize("changes", CUT.values(), ids=CUT.keys())
-def test_stopped_and_resumed_is_never_stopped_to_the_bit(
-    split: BinarizedSplit, text: Path, tmp_path: Path, changes: dict[str, Any], device: str
-) -> None:
+def test_a_resumed_training_is_bit_equal(split: BinarizedSplit, text: Path, tmp_path: Path, changes: dict[str, Any], device: str) -> None:
     """One training is stopped again and again: its weights and records are those of a training that is not. In low precision it learns."""
     settings = SETTINGS.model_copy(update=changes)
     new_dropout: Callable[[], BpeDropout | None] = lambda: None  # noqa: E731
@@ -443,9 +439,7 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
 
 @pytest.mark.parametrize("broken", [4, 8])
 @pytest.mark.parametrize("at", ["_write_checkpoint", "_write_state"])
-def test_a_write_that_fails_costs_no_checkpoint(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int
-) -> None:
+def test_a_failed_write_costs_nothing(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int) -> None:
     """As a kill between the writes of state and checkpoint; updates 4 and 8 are saved without a validation."""
     settings = SETTINGS.model_copy(update={"updates": 12, "save_every": 2, "validate_every": 6, "keep": 4})
     trainer_of(build(), split, tmp_path / "straight", settings).run()
@@ -469,9 +463,8 @@ def test_a_write_that_fails_costs_no_checkpoint(
 
 @pytest.mark.parametrize("stop_after", [10**6, 3, 11, 13])
 def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split: BinarizedSplit, tmp_path: Path, stop_after: int) -> None:
-    settings = SETTINGS.model_copy(
-        update={"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
-    )
+    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
+    settings = SETTINGS.model_copy(update=changes)
     trainer = trainer_of(build(), split, tmp_path, settings, stop_after=stop_after, validate=scripted(NLLS))
     if stop_after < 100:
         with pytest.raises(Interrupted):
@@ -654,9 +647,7 @@ def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path
         (100, "fits"),
     ],
 )
-def test_memory_runs_out_before_the_first_update_or_not_at_all(
-    data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str
-) -> None:
+def test_memory_runs_out_at_the_start_or_never(data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str) -> None:
     run_ranks(processes, 1, train_in_little_memory, data, tokens, tmp_path, ends)
 
 
@@ -698,9 +689,7 @@ def train_to_be_killed(data: Path, path: Path, saves: int) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_killed_in_the_middle_of_a_save_goes_on_from_the_last_whole_state(
-    data: Path, split: BinarizedSplit, tmp_path: Path, processes: ForkServerContext
-) -> None:
+def test_a_kill_in_a_save_costs_that_save_alone(data: Path, split: BinarizedSplit, tmp_path: Path, processes: ForkServerContext) -> None:
     straight, again, path = build(), build(), tmp_path / "killed"
     trainer_of(straight, split, tmp_path / "straight", SAVING).run()
     for saves, whole in ((2, [2]), (3, [6, 4])):
@@ -740,9 +729,8 @@ def be_rank(number: int, count: int, port: int, device: str, work: Callable[...,
 def run_ranks(processes: ForkServerContext, count: int, work: Callable[..., None], *arguments: Any, device: str = "cpu") -> None:
     """Run `work(rank, *arguments)` in so many processes; all end well."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = [
-        processes.Process(target=be_rank, args=(number, count, store.port, device, work, arguments), daemon=True) for number in range(count)
-    ]
+    given = [(number, count, store.port, device, work, arguments) for number in range(count)]
+    ranks = [processes.Process(target=be_rank, args=one, daemon=True) for one in given]
     for rank in ranks:
         rank.start()
     try:
@@ -838,9 +826,7 @@ def test_devices_resume_to_the_bit_dropout_on(of_devices: dict[int, Path], devic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3])
-def test_one_device_goes_on_where_several_stopped_in_the_same_order(
-    of_devices: dict[int, Path], split: BinarizedSplit, devices: int
-) -> None:
+def test_one_device_goes_on_where_several_stopped(of_devices: dict[int, Path], split: BinarizedSplit, devices: int) -> None:
     """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
     settings = SETTINGS.model_copy(update={"precision": "float64"})
     model = build(torch.float64)
@@ -953,9 +939,7 @@ def on_gpus(rank: Rank, data: Path, out: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
-    data: Path, tmp_path: Path, processes: ForkServerContext
-) -> None:
+def test_two_gpus_find_the_gradients_of_one_and_resume_to_the_bit(data: Path, tmp_path: Path, processes: ForkServerContext) -> None:
     outs = tmp_path / "1", tmp_path / "2"
     for count, out in enumerate(outs, 1):
         out.mkdir()
@@ -968,9 +952,7 @@ def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
     assert two["resumed"]
 
 
-def test_memory_that_other_processes_use_is_told_from_a_model_that_is_too_large(
-    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_others_use_is_told_from_a_large_model(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(build(), split, tmp_path)
 
     def lacking() -> None:

@@ -114,15 +114,8 @@ def main() -> None:
     write_record()
     continued = FILES / "continued"
     shutil.copytree(state, continued)
-    write_json(
-        FILES / "expected.json",
-        {
-            "translations": recorded,
-            "logits": logits(model),
-            "weights": trained(continued, binarized, Counter()),
-            "tokens": sentences,
-        },
-    )
+    expected = {"translations": recorded, "logits": logits(model), "weights": trained(continued, binarized, Counter()), "tokens": sentences}
+    write_json(FILES / "expected.json", expected)
     shutil.rmtree(continued)
 
 
