@@ -114,11 +114,7 @@ FAULTS = [
     ("- sacrebleu: wmt13", "- sacrebleu: wmt13\n      weight: 0", "splits.valid.0.weight: must be greater than 0, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
-    (
-        "- sacrebleu: wmt13",
-        f"- {TRANSLATED}",
-        "splits.valid: translated is allowed in train only",
-    ),
+    ("- sacrebleu: wmt13", f"- {TRANSLATED}", "splits.valid: translated is allowed in train only"),
     ("- sacrebleu: wmt13", f"- {TRANSLATED}".replace("target", "both"), "0.translated.side: must be 'target' or 'source', got 'both'"),
     ("- sacrebleu: wmt13", "- {sacrebleu: wmt13, tag: <b t>}", "splits.valid.0.tag: must be a symbol without white space"),
     (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
