@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clone import ROOT
-from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
+from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in, with_symbols
+from transformer_core.corpus.text import Pair
 
 PROBES = [line.split("\t") for line in (ROOT / "benchmarks/probes.tsv").read_text(encoding="utf-8").splitlines()]
 PARTS = st.sampled_from(["⟦2⟧", "<b>", "https://a.de/x?y=1.", "{name}", "%s", "😀", "a@b.de", "10:45", "3.5", "word", " ", "\\n", "**"])
@@ -34,3 +35,9 @@ def test_words_decimal_numbers_and_a_tag_at_the_beginning_stay() -> None:
 
 def test_a_symbol_that_the_model_has_invented_is_left_out() -> None:
     assert restored("a ⟦1⟧ b ⟦2⟧", ["x"]) == "a x b "
+
+
+def test_symbols_that_are_added_to_training_pairs_stay_whole() -> None:
+    sides = zip(*with_symbols([Pair("cat Katze", "eine Katze.")] * 500, 0.9), strict=True)
+    left, right = ([[symbol for symbol in SYMBOLS if symbol in text] for text in side] for side in sides)
+    assert left == right

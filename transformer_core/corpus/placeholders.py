@@ -97,7 +97,7 @@ def _with(text: str, symbol: str, space: str, place: int | None) -> str:
     """Return a text with a symbol at its beginning (0), before its last character if that is a mark (-1), or at its end (None)."""
     if place == 0:
         return f"{symbol}{space}{text}"
-    if place == -1 and not text[-1:].isalnum():
+    if place == -1 and not text[-1:].isalnum() and not _SYMBOL.fullmatch(text[-3:]):
         return f"{text[:-1]}{space}{symbol}{text[-1:]}"
     return f"{text}{space}{symbol}"
 

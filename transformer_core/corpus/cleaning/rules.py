@@ -171,4 +171,4 @@ def repeated(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return (items,) whether each item's digest equals an earlier one's."""
     import pandas as pd  # Here, because the workers do without it.
 
-    return pd.Series(digests).duplicated().to_numpy()
+    return pd.Series(digests).duplicated().to_numpy(copy=True)
