@@ -147,6 +147,16 @@ def test_a_corpus_of_few_pairs_gets_a_narrower_model_and_larger_updates(tmp_path
     assert "d_model" not in recipes.for_own_data("mine", "en", "de", 50_000, characters=80, words=5_000)
 
 
+def test_few_pairs_of_long_sentences_get_the_settings_that_read_them(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(recipes.for_own_data("mine", "en", "de", 27_897, 100, 50_000, length=20.5), encoding="utf-8")
+    params = load_params(tmp_path / "params.yaml")
+    size = resolve(params.model)
+    assert isinstance(size, TransformerSize)
+    assert (size.norm, size.depths, size.d_model, size.dropout, params.bpe.vocab_size) == ("pre", (2, 2), 192, 0.2, 2000)
+    few = recipes.load("own-data").train
+    assert params.train.updates * params.train.tokens_per_update == 2 * few.updates * few.tokens_per_update
+
+
 def test_each_row_of_table_3_is_its_base_recipe_with_that_rows_change_and_without_averaging() -> None:
     for name, row in ((f"table3/{name}", row) for name, row in TABLE_3.items()):
         params, paper = params_of(name), params_of(f"wmt14-en-de-{'big' if name == 'table3/big' else 'base'}")

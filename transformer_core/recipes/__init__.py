@@ -40,6 +40,21 @@ _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
     },
     "average": {"count": 10},
 }
+# For few pairs of long sentences, as news has: with post-norm, or a higher rate, such a training learns a language model of the target and
+# hardly reads its source (docs/improve.md). A training takes as long, too.
+_LONG_SENTENCES, _LONG_VOCABULARY = 15, 2_000
+_FOR_LONG_SENTENCES: dict[str, dict[str, float | str]] = {
+    "model": {"preset": "tiny", "norm": "pre", "dropout": 0.2},
+    "train": {
+        "updates": 16_000,
+        "tokens_per_update": 1_280,
+        "tokens_per_microbatch": 640,
+        "warmup": 800,
+        "cooldown": 0.5,
+        "validate_every": 1_600,
+        "save_every": 320,
+    },
+}
 # Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
 BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
@@ -80,13 +95,15 @@ def description(name: str) -> str:
     return re.split(r"(?<! al)\. ", comment)[0].removesuffix(".")  # Not after "et al."
 
 
-def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, words: int, *, count_words: bool = True) -> str:
-    """Fill in the recipe own-data for a corpus of that many pairs and different characters and words.
+def for_own_data(
+    corpus: str, source: str, target: str, pairs: int, characters: int, words: int, length: float = 0, *, count_words: bool = True
+) -> str:
+    """Fill in the recipe own-data for a corpus of that many pairs and different characters and words, with so many words a sentence.
 
     The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt. At least
     half of it are longer strings than a character: Chinese, Japanese and Korean have thousands of characters. At most it is what
     SentencePiece surely makes of the text: the characters and the words. Bytes come in addition. With fewer than 50,000 pairs the model
-    is narrower.
+    is narrower, or of long sentences normed first, with a smaller vocabulary.
 
     Args:
         count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words.
@@ -99,9 +116,10 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
     wanted = min(max(_LEAST_VOCABULARY, 2 * characters, pairs // 4), largest)
     if count_words:
         wanted = min(wanted, max(characters + words, 5 * characters // 4))
-    document["bpe"]["vocab_size"] = min(wanted + _BYTES, largest)
-    if pairs < _FEW_PAIRS:
-        for section, settings in _FOR_FEW_PAIRS.items():
+    few, long = pairs < _FEW_PAIRS, length >= _LONG_SENTENCES
+    document["bpe"]["vocab_size"] = min(wanted + _BYTES, _LONG_VOCABULARY if few and long else largest)
+    if few:
+        for section, settings in (_FOR_LONG_SENTENCES if long else _FOR_FEW_PAIRS).items():
             document[section].update(settings)
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)

@@ -115,7 +115,8 @@ def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
         filled = np.concatenate((own, evenly, np.zeros(shape.sentences - len(own) - fillings, np.int64)))
         starts = np.concatenate(([0], filled.cumsum()))
         arrays = np.concatenate((*sentences, filling)), np.arange(whole) - starts[:-1].repeat(filled), starts.astype(np.int32)
-        packed.append(Packed(*map(torch.from_numpy, arrays), shape.longest))
+        ids, positions, firsts = map(torch.from_numpy, arrays)
+        packed.append(Packed(ids, positions, firsts, shape.longest))
     source, target = packed
     shifted = target.tokens.roll(1)
     shifted[target.starts[: len(pairs)].long()] = BOS
