@@ -28,7 +28,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed, Running
 
-from flows.dvc.commands import reproduce, stages_up_to
+from flows.dvc.commands import changed_from, reproduce, stages_up_to
 from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
 from flows.process.exits import BUG
@@ -37,20 +37,20 @@ from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.alarms import alarm, link_of
+from flows.record.costs import TRAIN, costs, expected
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import PARAMS_FILE, Machine, load_params
+from transformer_core.config import PARAMS_FILE, Machine, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 ARTIFACT = "pipeline"
 TO_RESUME = "Correct what it names, and run the pipeline again: it goes on from there."
-TRAIN = "train"
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
 
@@ -124,6 +124,7 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
     with chdir(folder):
         params = load_params()
         name_run(f"{training_name(params)}, {params.train.updates:,} updates")
+        get_run_logger().info(expected(changed_from(names), params))
         for name in names:
             # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
             run: Any = stage_task.with_options(name=name, task_run_name=name)
@@ -135,7 +136,7 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
             if outcome.code:
                 break
         wait_for_prefect(params.machine.patience_hours)
-        leave_artifacts(outcomes, params.machine)
+        leave_artifacts(outcomes, params)
     for ended in outcomes.values():
         if ended.code:
             raise StageError(ended.code, ended.message)
@@ -157,10 +158,12 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
     return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
 
-def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
+def leave_artifacts(outcomes: Mapping[str, Outcome], params: Params) -> None:
     """Write the summary to the terminal, and as an artifact of the run."""
     link = training_link() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
-    summary = summarize(outcomes, link, server.ui_command(tracking_uri(machine)))
+    spent = dict(costs({name: one.seconds for name, one in outcomes.items() if one.done != "cached"}, params))
+    spent["kwh"] = {name: kwh for name, kwh in spent["kwh"].items() if not outcomes[name].code}
+    summary = summarize(outcomes, link, server.ui_command(tracking_uri(params.machine)), spent)
     create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 

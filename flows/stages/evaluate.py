@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from flows.process import paths
-from flows.process.runner import echo, seconds_of
+from flows.process.runner import echo
+from flows.record.costs import costs, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
@@ -39,7 +40,8 @@ def run(params: Params) -> str:
     command, source = params.evaluate.comet, params.download.source
     with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
         report = gather(params, with_all)
-    report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
+    seconds = {**report.seconds, "evaluate": time.monotonic() - began}
+    report = replace(report, seconds=seconds, costs=costs({name: took for name, took in seconds.items() if took is not None}, params))
     page = render(report, scoring)
     scores = scores_document(report, scoring)
     write_json(paths.SCORES, scores)
@@ -85,7 +87,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         model=model,
         parameters=read_output(paths.TRAINING_METRICS)["parameters"],
         settings=params.model_dump(exclude={"machine"}),
-        seconds=stage_seconds(params, model["training"]["seconds"]),
+        seconds={**dict.fromkeys(STAGES_BEFORE), **seconds_of(STAGES_BEFORE, params, model["training"]["seconds"])},
         decoding=read_output(DECODING),
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),
@@ -126,12 +128,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
     return Attended(index, attention_maps(model, subword, *pairs[index]))
-
-
-def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
-    """Return the seconds of each earlier stage here; for a training that was resumed or cached, the time of its updates."""
-    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
-    return {**seconds, "train": max(seconds["train"] or 0, training)}
 
 
 def training_tags(training: Mapping[str, Any]) -> dict[str, str]:
