@@ -38,13 +38,14 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"pipeline", "probes", "retention", "runs_page", "scores", "status", "sweep", "tracking", "translate"},
+        {"new_data"},
+        {"pipeline", "probes", "retention", "runs_page", "scores", "status", "sweep", "tracking", "translate", "watch"},
         {"compare", "tune"},
     ],
 }
 RECORD = {f"flows/record/{name}.py" for name in ("registry", "sending", "served_model", "server", "store")}
 WHERE_ALLOWED = {
-    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py"},
+    "prefect": {"flows/pipeline.py", "flows/places/work_pool.py", "flows/watch.py"},
     "mlflow": {"flows/compare.py", "flows/stages/publish.py"} | RECORD,
 }
 

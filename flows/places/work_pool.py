@@ -54,13 +54,13 @@ class PrefectPool:
 
     def find(self) -> str | None:
         tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[self._tag]))
-        with _client() as client:
+        with prefect_client() as client:
             runs = client.read_flow_runs(flow_run_filter=tagged)
         return next((str(run.id) for run in runs if run.state and not run.state.is_final()), None)
 
     def submit(self) -> str:
         """Start a run in the pool. Raises `UserError` (78): the pool or the deployment does not exist."""
-        with _client() as client:
+        with prefect_client() as client:
             deployment = self._deployment(client)
             parameters = {"name": self._job.stage, "folder": str(Path.cwd()), "log": str(self._job.log)}
             started = run_deployment(deployment, parameters=parameters, timeout=0, tags=[self._tag], flow_run_name=self._job.name)
@@ -77,7 +77,7 @@ class PrefectPool:
 
     def look(self, number: str) -> Seen:
         """Return what the run does; of one that waits, how many workers the pool has."""
-        with _client() as client:
+        with prefect_client() as client:
             state = client.read_flow_run(UUID(number)).state
             if state is None or state.is_scheduled() or state.is_pending():
                 workers = client.read_workers_for_work_pool(self._pool)
@@ -87,13 +87,13 @@ class PrefectPool:
 
     def stop(self, number: str, running: bool) -> None:
         del running
-        with _client() as client:
+        with prefect_client() as client:
             client.set_flow_run_state(UUID(number), Cancelling())
 
 
 @contextmanager
-def _client() -> Iterator[SyncPrefectClient]:
-    """Yield a client. Raises `UserError`: 69 if Prefect is away, 78 if it refuses."""
+def prefect_client() -> Iterator[SyncPrefectClient]:
+    """Yield a client of the configured server. Raises `UserError`: 69 if Prefect is away, 78 if it refuses."""
     try:
         with get_client(sync_client=True) as client:
             yield client
