@@ -58,4 +58,4 @@ def _expected_seconds(stage: str, params: Params) -> float | None:
     if (before["model"], before["bpe"]["vocab_size"]) != (now["model"], now["bpe"]["vocab_size"]):
         return None
     tokens = [settings["train"]["updates"] * settings["train"]["tokens_per_update"] for settings in (before, now)]
-    return run.seconds * tokens[1] / tokens[0]
+    return float(run.seconds * tokens[1] / tokens[0])

@@ -40,6 +40,7 @@ def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("prefect")
     prefect = PrefectServer(folder)
     here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
+    here["PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS"] = "5"
     with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():
             patch.setenv(name, value)

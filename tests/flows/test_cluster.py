@@ -35,6 +35,7 @@ def test_everything_is_deployed_and_nothing_starts_by_itself(client: SyncPrefect
     nightly = client.read_deployment_by_name("pipeline/pipeline")
     assert nightly.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
     assert [schedule.active for schedule in nightly.schedules] == [False]
+    assert client.read_deployment_by_name("pipeline/new-data").parameters == {"from_champion": False}
     assert client.read_deployment_by_name("stage/stage").work_pool_name == "local"
 
 
