@@ -39,7 +39,7 @@ def tell(corpus: str) -> list[str]:
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell Prefect when local files of a corpus, its addresses on the web or its teachers in the registry have changed.
+    """Tell Prefect when a corpus has new data: files, addresses on the web, teachers in the registry.
 
     Run it in the folder of the pipeline. An error of the first look ends it; of later ones each new one is a line on standard error.
     """
