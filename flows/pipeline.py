@@ -28,29 +28,30 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed, Running
 
-from flows.dvc.commands import reproduce, stages_up_to
+from flows.dvc.commands import changed_from, reproduce, stages_up_to
 from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
+from flows.new_data import taking_in, train_champion_further
 from flows.process.exits import BUG
 from flows.process.patience import Patience
 from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.alarms import alarm, link_of
+from flows.record.costs import TRAIN, costs, expected
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
 from flows.record.store import tracking_uri
 from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
-from transformer_core.config import PARAMS_FILE, Machine, load_params
+from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
 from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
 ARTIFACT = "pipeline"
 TO_RESUME = "Correct what it names, and run the pipeline again: it goes on from there."
-TRAIN = "train"
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
 
@@ -59,7 +60,13 @@ _CLOSING_SECONDS = 5.0
     name="pipeline",
     description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
 )
-def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None, last_stage: str | None = None) -> State[Any] | int:
+def pipeline(
+    recipe: str | None = None,
+    overrides: dict[str, Any] | None = None,
+    last_stage: str | None = None,
+    corpus: str | None = None,
+    from_champion: bool = False,
+) -> State[Any] | int:
     """Run the stages of dvc.yaml in order, up to the first that fails, and write a summary as artifacts.
 
     A run with a recipe or overrides works in a worktree, and its outputs are in DVC's cache. After a failure the same run goes on in it.
@@ -68,16 +75,20 @@ def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None,
         recipe: the recipe of this run; None for params.yaml as it is.
         overrides: values by key for this run, as {"train.updates": 50}.
         last_stage: the stage to end with.
+        corpus: take in what is new of this corpus first; no stage runs if nothing is.
+        from_champion: with a corpus, train the registry's champion further in place of a new model.
 
     Returns:
         0, or a failed state whose result is a `StageError` with the exit code of the stage that failed: Prefect's worker raises it.
     """
     try:
         with machine_errors("pipeline", "Use a machine with more."), staying_running():
-            if recipe is None and not overrides:
-                run_stages(stages_up_to(last_stage))
+            names = stages_up_to(last_stage)
+            document = settings_of_run(recipe, overrides or {}) if recipe is not None or overrides else None
+            if corpus is None:
+                run_with(document, names)
             else:
-                run_in_worktree(settings_of_run(recipe, overrides or {}), stages_up_to(last_stage))
+                run_on_new_data(corpus, document, names, from_champion)
     except (UserError, StageError) as error:
         failure = StageError(error.exit_code, str(error)) if isinstance(error, UserError) else error
         return Failed(message=str(failure), data=failure)
@@ -106,6 +117,25 @@ def _stay_running(run: UUID, stop: Event) -> None:
                 client.set_flow_run_state(run, Running(message="Marked as crashed, but alive"), force=True)
 
 
+def run_with(document: Mapping[str, Any] | None, names: Sequence[str]) -> None:
+    """Run stages with a document as params.yaml, None for the one that is here. Raises as `run_in_worktree`."""
+    if document is None:
+        run_stages(names)
+    else:
+        run_in_worktree(document, names)
+
+
+def run_on_new_data(corpus: str, document: dict[str, Any] | None, names: Sequence[str], from_champion: bool) -> None:
+    """Take in what is new of a corpus and run stages on it. Raises as `taking_in`, `train_champion_further` and `run_with`."""
+    with taking_in(corpus, check_params(document) if document else load_params()) as new:
+        get_run_logger().info("New of %s since the last run: %s", corpus, ", ".join(new) or "nothing, so no stage runs")
+        if new and from_champion:
+            document = document or settings_of_run(None, {})
+            train_champion_further(document)
+        if new:
+            run_with(document, names)
+
+
 def run_in_worktree(document: Mapping[str, Any], names: Sequence[str]) -> None:
     """Run stages with other settings in a worktree. Raises as `worktree` and `run_stages`."""
     with worktree(snapshot(), document) as folder:
@@ -124,6 +154,7 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
     with chdir(folder):
         params = load_params()
         name_run(f"{training_name(params)}, {params.train.updates:,} updates")
+        get_run_logger().info(expected(changed_from(names), params))
         for name in names:
             # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
             run: Any = stage_task.with_options(name=name, task_run_name=name)
@@ -135,7 +166,7 @@ def run_stages(names: Sequence[str], folder: Path = Path()) -> None:
             if outcome.code:
                 break
         wait_for_prefect(params.machine.patience_hours)
-        leave_artifacts(outcomes, params.machine)
+        leave_artifacts(outcomes, params)
     for ended in outcomes.values():
         if ended.code:
             raise StageError(ended.code, ended.message)
@@ -157,10 +188,12 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
     return Completed(name="Cached", data=outcome) if done == "cached" else outcome
 
 
-def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
+def leave_artifacts(outcomes: Mapping[str, Outcome], params: Params) -> None:
     """Write the summary to the terminal, and as an artifact of the run."""
     link = training_link() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
-    summary = summarize(outcomes, link, server.ui_command(tracking_uri(machine)))
+    spent = dict(costs({name: one.seconds for name, one in outcomes.items() if one.done != "cached"}, params))
+    spent["kwh"] = {name: kwh for name, kwh in spent["kwh"].items() if not outcomes[name].code}
+    summary = summarize(outcomes, link, server.ui_command(tracking_uri(params.machine)), spent)
     create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 

@@ -38,12 +38,16 @@ COMPONENTS = {
         {"record", "dvc"},
         {"places"},
         {"stages", "sweeps"},
-        {"pipeline", "probes", "retention", "runs_page", "scores", "status", "sweep", "tracking", "translate"},
+        {"new_data"},
+        {"pipeline", "probes", "retention", "runs_page", "scores", "status", "sweep", "tracking", "translate", "watch"},
         {"compare", "tune"},
     ],
 }
 WITH_MLFLOW = ("compare", "stages/publish", *(f"record/{name}" for name in ("registry", "sending", "served_model", "server", "store")))
-WHERE_ALLOWED = {"prefect": {"flows/pipeline.py", "flows/places/work_pool.py"}, "mlflow": {f"flows/{name}.py" for name in WITH_MLFLOW}}
+WITH_PREFECT = ("pipeline", "watch", "places/work_pool")
+WHERE_ALLOWED = {
+    name: {f"flows/{module}.py" for module in modules} for name, modules in (("prefect", WITH_PREFECT), ("mlflow", WITH_MLFLOW))
+}
 
 
 @cache

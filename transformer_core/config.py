@@ -319,8 +319,12 @@ class Machine(Section):
     alarm_url: Name | None = words("webhook (as Slack's) that is told of trouble; may name an environment variable: `$HOOK`", None)
     alarm_disk_gb: NonNegativeFloat = words("free space of a training's disk below which it is told", 1.0)
     alarm_score: NonNegativeFloat | None = words("main score of a test set below which it is told", None)
-    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency, for an estimate", None)
+    price_per_hour: NonNegativeFloat | None = words("price of an hour of one machine, in any currency", None)
     tracking_uri: Name | None = words("address of MLflow's record; empty: `$MLFLOW_TRACKING_URI`, else `mlflow.db`", None)
+
+    def nodes(self, stage: str) -> int:
+        """Return the number of machines that a stage uses: those of its place, one here."""
+        return self.places[stage].nodes if stage in self.places else 1
 
 
 class Params(Section):

@@ -1,10 +1,12 @@
 """DVC: its commands, a stage run by it, and the reason of a failure."""
 
+import json
 import os
 import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -47,6 +49,15 @@ def stages_up_to(last: str | None) -> list[str]:
     if last is not None and last not in names:
         raise configuration_error(f"last_stage: no stage is called {last!r}", f"Stages: {', '.join(names)}.")
     return names if last is None else names[: names.index(last) + 1]
+
+
+def changed_from(names: Sequence[str]) -> Sequence[str]:
+    """Return these stages from the first on that DVC would run: its outputs may change those after it. All while DVC is busy."""
+    done = subprocess.run(dvc("status", "--json", *names), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return names
+    changed = json.loads(done.stdout)
+    return names[next((place for place, name in enumerate(names) if name in changed), len(names)) :]
 
 
 class StageOutput:

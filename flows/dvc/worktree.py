@@ -22,8 +22,9 @@ from flows.dvc.settings import MACHINE
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, STATE
 from transformer_core.config import PARAMS_FILE
+from transformer_core.corpus.sources.fetching import locked_sums
 from transformer_core.errors import configuration_error
-from transformer_core.files import WORKTREES, locked, write_text
+from transformer_core.files import WORKTREES, locked, write_json, write_text
 from transformer_core.yaml_io import yaml_text
 
 CORPORA = Path("corpora")
@@ -136,8 +137,9 @@ def _check_out(folder: Path, files: Snapshot) -> None:
 def _copy_sums(here: Path, there: Path) -> None:
     """Copy the sums of downloads that are new since the snapshot; a person commits them."""
     for file in (here / CORPORA).glob("*.lock"):
-        if not (there / CORPORA / file.name).exists():
-            shutil.copyfile(file, there / CORPORA / file.name)
+        sums, known = locked_sums(file), locked_sums(there / CORPORA / file.name)
+        if sums.keys() - known.keys():
+            write_json(there / CORPORA / file.name, dict(sorted({**sums, **known}.items())))
 
 
 def _is_worktree(folder: Path) -> bool:

@@ -49,7 +49,7 @@ class PrefectPool(Scheduler):
             raise configuration_error("machine.places: PREFECT_API_URL is not set", "A work pool needs a Prefect server.")
 
     def find(self) -> str | None:
-        with _client() as client:
+        with prefect_client() as client:
             runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self._tag]}}))
         return next((str(run.id) for run in runs if run.state and not run.state.is_final()), None)
 
@@ -57,7 +57,7 @@ class PrefectPool(Scheduler):
         """Start a run in the pool. Raises `UserError` (78): the pool or the deployment does not exist."""
         pool, job = self.place.pool, self.job
         flows, pools = FlowFilter.model_validate({"name": {"any_": [FLOW]}}), WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
-        with _client() as client:
+        with prefect_client() as client:
             found = client.read_deployments(flow_filter=flows, work_pool_filter=pools)
             if not found:
                 message = f"machine.places: no deployment of the flow {FLOW} is on work pool {pool!r}"
@@ -69,7 +69,7 @@ class PrefectPool(Scheduler):
 
     def look(self, number: str) -> Seen:
         """Return what the run does; of one that waits, how many workers the pool has."""
-        with _client() as client:
+        with prefect_client() as client:
             state = client.read_flow_run(UUID(number)).state
             if state is None or state.is_scheduled() or state.is_pending():
                 workers = client.read_workers_for_work_pool(self.place.pool)
@@ -78,13 +78,13 @@ class PrefectPool(Scheduler):
             return Seen("ended" if state.is_final() else "running")
 
     def stop(self, number: str) -> None:
-        with _client() as client:
+        with prefect_client() as client:
             client.set_flow_run_state(UUID(number), Cancelling())
 
 
 @contextmanager
-def _client() -> Iterator[SyncPrefectClient]:
-    """Yield a client. Raises `UserError`: 69 if Prefect is away, 78 if it refuses."""
+def prefect_client() -> Iterator[SyncPrefectClient]:
+    """Yield a client of the configured server. Raises `UserError`: 69 if Prefect is away, 78 if it refuses."""
     try:
         with get_client(sync_client=True) as client:
             yield client

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TextIO
+from typing import Any, NamedTuple, ParamSpec, TextIO
 
 import psutil
 
+from flows.process.energy import metered
 from flows.process.exits import BUG, SIGNALLED
 from flows.process.paths import STATE, sections_of, settings_up_to
 from flows.process.signals import grace_seconds, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
-from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
+from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, repository, write_json
 from transformer_core.yaml_io import read_yaml
 
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
@@ -35,6 +36,7 @@ _MEMORY = {
     "decode": "decode.batch_tokens or decode.beam",
 }
 _WATCH_SECONDS = 0.5
+_RUNS_KEPT = 20
 
 Arguments = ParamSpec("Arguments")
 
@@ -125,13 +127,15 @@ def run_here(name: str, body: Callable[[Params], str], lock: str = "") -> str:
     with locked(STATE / "locks" / (lock or name), f"stage {name}"):
         before, params = read_yaml(PARAMS_FILE), load_params()
         began = time.monotonic()
-        closing, after = body(params), read_yaml(PARAMS_FILE)
+        with metered() as energy:
+            closing = body(params)
+        after = read_yaml(PARAMS_FILE)
         for section in sections_of(name):
             if after.get(section) != before.get(section):  # DVC, which reads them now, would record the new ones.
                 fault = f"{PARAMS_FILE}: section {section} was edited while stage {name} ran with the previous settings"
                 raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
         if not lock:
-            record_seconds(name, params, time.monotonic() - began)
+            record_run(name, params, time.monotonic() - began, energy.kwh)
     return closing
 
 
@@ -151,21 +155,35 @@ def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
         write_json(path, {"code": int(code), "message": message, "remedy": remedy})
 
 
-def record_seconds(stage: str, params: Params, seconds: float) -> None:
-    """Write the duration of a successful stage, with its settings, to `.state/times/STAGE.json`; an output of DVC must not vary."""
-    write_json(STATE / f"times/{stage}.json", {"seconds": round(seconds, 1), "settings": settings_up_to(stage, params)})
+class StageRun(NamedTuple):
+    """A successful run of a stage here: its seconds, its energy if that was metered, and the settings that it depends on."""
+
+    seconds: float
+    kwh: float | None
+    settings: Mapping[str, Any]
 
 
-def seconds_of(stage: str, params: Params) -> float | None:
-    """Return the duration of a stage's last run here; None if its settings, or those of a stage before, were different.
+def record_run(stage: str, params: Params, seconds: float, kwh: float | None = None) -> None:
+    """Add a run to `.state/times/STAGE.json`, which has the last ones, the latest first; an output of DVC must not vary."""
+    runs = [StageRun(round(seconds, 1), kwh, settings_up_to(stage, params)), *past_runs(stage)]
+    write_json(_times_file(stage), [run._asdict() for run in runs[:_RUNS_KEPT]])
 
-    None means that DVC took the outputs from the cache, or that the file is missing or damaged.
-    """
-    with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):  # A damaged file tells nothing.
-        record = read_json(STATE / f"times/{stage}.json")
-        if record["settings"] == settings_up_to(stage, params):
-            return float(record["seconds"])
-    return None
+
+def past_runs(stage: str) -> list[StageRun]:
+    """Return the last runs of a stage here, in worktrees too, the latest first; none if the file is missing or damaged."""
+    with suppress(OSError, UserError, AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        found = read_json(_times_file(stage))
+        return [StageRun(float(run["seconds"]), run["kwh"] and float(run["kwh"]), dict(run["settings"])) for run in found]
+    return []
+
+
+def last_run(stage: str, params: Params) -> StageRun | None:
+    """Return the last run of a stage here with these settings, its own and those of stages before; None without one."""
+    return next((run for run in past_runs(stage) if run.settings == settings_up_to(stage, params)), None)
+
+
+def _times_file(stage: str) -> Path:
+    return repository() / STATE / "times" / f"{stage}.json"
 
 
 def echo(line: str, stream: TextIO) -> None:

@@ -151,6 +151,24 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion, split: str) -
         raise
 
 
+def number_of(model: str, uri: str) -> str:
+    """Return the number of a version, NAME@ALIAS or NAME/VERSION. Raises `UserError`: as `fetch`."""
+    with reaching(uri):
+        return str(_version(connect(uri), model, uri).version)
+
+
+def _version(client: MlflowClient, model: str, uri: str) -> ModelVersion:
+    name, at, alias = model.rpartition("@")
+    numbered, _, number = model.rpartition("/")
+    try:
+        return client.get_model_version_by_alias(name, alias) if at else client.get_model_version(numbered, number)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
+        raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
+
+
 def fetch(model: str, uri: str, folder: Path) -> Path:
     """Copy the model directory of a version, NAME@ALIAS or NAME/VERSION, into `folder`, and return its path.
 
@@ -158,15 +176,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     """
     with reaching(uri):
         client = connect(uri)
-        name, at, alias = model.rpartition("@")
-        numbered, _, number = model.rpartition("/")
-        try:
-            version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(numbered, number)
-        except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise
-            remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
-            raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
+        version = _version(client, model, uri)
         files = f"{client.get_model_version_download_uri(version.name, version.version)}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
         try:
             return Path(mlflow.artifacts.download_artifacts(files, dst_path=str(folder), tracking_uri=uri))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.process.paths import SCORES, locked_stages
+from flows.record.costs import Costs, in_words
 from flows.record.documents import read_scores, task_scored
 
 EVALUATE = "evaluate"
@@ -20,14 +21,18 @@ class Outcome:
     message: str = ""
 
 
-def summarize(outcomes: Mapping[str, Outcome], link: str, command: str) -> str:
-    """Return the summary in markdown: stages with the sizes of their outputs in dvc.lock, score, training in MLflow, and errors.
+def summarize(outcomes: Mapping[str, Outcome], link: str, command: str, costs: Costs) -> str:
+    """Return the summary in markdown: stages with the sizes of their outputs in dvc.lock, costs, score, training in MLflow, and errors.
 
     The link to the training is empty if there is none; a command that is not empty must be running before the link leads anywhere.
     """
     sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) / 1e6 for name, stage in locked_stages().items()}
+    further = {head: costs[kind] for head, kind in (("price", "price"), ("kWh", "kwh")) if costs.get(kind)}
     rows = [[name, one.done, f"{one.seconds:,.1f}", f"{sizes.get(name, 0.0):,.2f}"] for name, one in outcomes.items()]
-    parts = [markdown_table(["stage", "", "seconds", "MB"], rows, text_columns=2)]
+    for row in rows:
+        row += [f"{of_stage[row[0]]:.4g}" if row[0] in of_stage else "" for of_stage in further.values()]
+    parts = [markdown_table(["stage", "", "seconds", "MB", *further], rows, text_columns=2)]
+    parts += [f"Together {in_words(costs)}"] if further else []
     evaluated = outcomes.get(EVALUATE)
     if evaluated and not evaluated.code and SCORES.exists():
         scores = read_scores()

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from flows.process import paths
-from flows.process.runner import echo, seconds_of
+from flows.process.runner import echo
+from flows.record.costs import costs, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output, score_table
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
@@ -39,7 +40,8 @@ def run(params: Params) -> str:
     command, source = params.evaluate.comet, params.download.source
     with with_comet(scoring, command, "evaluate.comet", lambda split: list(read_lines(paths.RAW / f"{split}.{source}"))) as with_all:
         report = gather(params, with_all)
-    report = replace(report, seconds={**report.seconds, "evaluate": time.monotonic() - began})
+    seconds = {**report.seconds, "evaluate": time.monotonic() - began}
+    report = replace(report, seconds=seconds, costs=costs({name: took for name, took in seconds.items() if took is not None}, params))
     page, scores = render(report, scoring), scores_document(report, scoring)
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, scoring))
@@ -91,7 +93,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         model=model,
         parameters=read_output(paths.TRAINING_METRICS)["parameters"],
         settings=params.model_dump(exclude={"machine"}),
-        seconds=seconds,
+        seconds={**dict.fromkeys(STAGES_BEFORE), **seconds_of(STAGES_BEFORE, params, model["training"]["seconds"])},
         decoding=read_output(DECODING),
         updates=read_numbers(paths.UPDATES),
         validation=read_numbers(paths.VALIDATION),

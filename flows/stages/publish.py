@@ -21,6 +21,7 @@ from mlflow.models.model import ModelInfo
 import transformer_core
 from flows.process import paths
 from flows.record.alarms import alarm
+from flows.record.costs import Costs, costs, seconds_of
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_scores
 from flows.record.lineage import record_from_tables, training_name
 from flows.record.registry import CHAMPION, EVALUATION, MAIN_TEST, Decision, card, decide, decision_of, register, registered_before, tag_of
@@ -64,7 +65,8 @@ def run(params: Params) -> str:
     hypotheses, sources, references = read_aligned(paths.DECODED / paths.HYPOTHESES, *raw)
     name, uri = params.publish.name, tracking_uri(params.machine)
     record = read_record(identity_of(trained)) or record_from_tables(params, trained)
-    add_result(record, params, scores, scoring)
+    before = [name for name in paths.stages() if name != "publish"]
+    add_result(record, params, scores, scoring, costs(seconds_of(before, params, trained["seconds"]), params))
     with reaching(uri):
         sender = Sender(uri)
         client, training = sender.client, sender.send(record)
@@ -130,11 +132,13 @@ def settle(client: MlflowClient, version: ModelVersion, split: str, decision: De
         alarm(machine, f"{name}-{number}-{split}", cause, fault, remedy, link)
 
 
-def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring) -> None:
-    """Add the result to the record of the training: to its name, as metrics, and as report and outputs."""
+def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], scoring: Scoring, spent: Costs) -> None:
+    """Add the result and what it cost to the record of the training: to its name, as metrics, and as report and outputs."""
     record.tags[NAME] = f"{scoring.task.run_name(scores)}, {training_name(params)}"
     keys = (*(score.key for score in scoring.scores), COMET)
     record.measure(SCORES_STEP, {key: scores[key] for key in keys if key in scores})
+    for kind, of_stage in spent.items():
+        record.measure(SCORES_STEP, of_stage, context=kind)
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
 

@@ -1,30 +1,25 @@
 """The pipeline on a Prefect server with a worker, and a training over two machines: real servers, workers and processes."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from uuid import UUID
 
 import psutil
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
-from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.client.schemas.objects import FlowRun
 from prefect.events.schemas.automations import AutomationCore, EventTrigger
 from prefect.events.schemas.events import ResourceSpecification
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Crashed
 
 from flows.pipeline import pipeline
 from flows.places.work_pool import stage
 from flows.process.child import grace_seconds
 from flows.process.paths import stages
-from tests.clone import ROOT, Clone, tiny_clone
-from tests.flows.prefect_server import PrefectServer
+from tests.clone import ROOT, Clone
+from tests.flows.prefect_server import artifacts, ended, lines, start, table, worker_at
 from tests.waiting import wait_for
 from transformer_core.files import read_json
 from transformer_core.yaml_io import read_yaml
@@ -34,105 +29,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all toge
 STAGES = list(stages())
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """The clone in which the pipeline runs: a tiny one with a DVC remote, a folder."""
-    folder = tmp_path_factory.mktemp("cluster")
-    made = tiny_clone(folder / "home")
-    # In float64, so that sums are the same wherever a rank runs.
-    short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
-    made.set({"train": short})
-    made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
-    made.commit("a remote")
-    return made
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
-    """The loopback address of a Prefect server of its own, in the environment of what tests start too."""
-    folder = tmp_path_factory.mktemp("prefect")
-    prefect = PrefectServer(folder)
-    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
-    with pytest.MonkeyPatch.context() as patch, closing(prefect):
-        for name, value in here.items():
-            patch.setenv(name, value)
-        home.environment |= here
-        prefect.start()
-        yield prefect.address
-
-
-@pytest.fixture(scope="module")
-def client(api: str) -> Iterator[SyncPrefectClient]:
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def deployed(home: Clone, client: SyncPrefectClient) -> str:
-    """The output of the deployment of prefect.yaml."""
-    client.create_work_pool(WorkPoolCreate(name="local", type="process"))
-    return home.run("prefect", "--no-prompt", "deploy", "--all")
-
-
-@contextmanager
-def worker_at(home: Clone, log: Path, *options: str) -> Iterator[psutil.Process]:
-    """A worker of pool `local`, or with other options; it has a minute to end."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", *(options or ("--pool", "local"))]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home.root, env=home.environment)
-    try:
-        yield psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def start(client: SyncPrefectClient, **parameters: object) -> UUID:
-    deployment = client.read_deployment_by_name("pipeline/pipeline")
-    return client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
-
-
-def ended(client: SyncPrefectClient, run: UUID) -> FlowRun:
-    def look() -> FlowRun | None:
-        found = client.read_flow_run(run)
-        return found if found.state and found.state.is_final() else None
-
-    return wait_for(look, "the run did not end", pause=0.5)
-
-
-def lines(client: SyncPrefectClient, run: UUID) -> list[str]:
-    found: list[str] = []
-    while page := client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])), limit=200, offset=len(found)):
-        found += [log.message for log in page]
-    return found
-
-
-def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
-    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
-    return {str(one.key): one for one in found}
-
-
-def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
-    """What each stage did: ran, cached or failed."""
-    rows = str(artifacts(client, run)["pipeline"].data).partition("\n\n")[0].splitlines()[2:]
-    return {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1] for row in rows}
-
-
 @pytest.mark.usefixtures("deployed")
-def test_everything_is_deployed_and_nothing_starts_by_itself(client: SyncPrefectClient) -> None:
-    nightly = client.read_deployment_by_name("pipeline/pipeline")
+def test_everything_is_deployed_and_nothing_starts_by_itself(prefect: SyncPrefectClient) -> None:
+    nightly = prefect.read_deployment_by_name("pipeline/pipeline")
     assert nightly.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
     assert [schedule.active for schedule in nightly.schedules] == [False]
-    assert client.read_deployment_by_name("stage/stage").work_pool_name == "local"
+    assert prefect.read_deployment_by_name("pipeline/new-data").parameters == {"from_champion": False}
+    assert prefect.read_deployment_by_name("stage/stage").work_pool_name == "local"
 
 
-def test_the_automation_for_lost_machines_watches_the_flows_of_this_project(client: SyncPrefectClient) -> None:
+def test_the_automation_for_lost_machines_watches_the_flows_of_this_project(prefect: SyncPrefectClient) -> None:
     (lost,) = read_yaml(ROOT / "flows/places/templates/automations.yaml")["automations"]
-    made = client.read_automation(client.create_automation(AutomationCore.model_validate(lost)))
+    made = prefect.read_automation(prefect.create_automation(AutomationCore.model_validate(lost)))
     assert made is not None
     assert isinstance(made.trigger, EventTrigger)
     assert isinstance(made.trigger.match_related, ResourceSpecification)
@@ -152,29 +60,29 @@ def worker(home: Clone, deployed: str, worker_log: Path) -> Iterator[psutil.Proc
 
 
 @pytest.fixture(scope="module")
-def by_hand(client: SyncPrefectClient, worker: psutil.Process) -> FlowRun:
+def by_hand(prefect: SyncPrefectClient, worker: psutil.Process) -> FlowRun:
     assert worker.is_running()
-    return ended(client, start(client, overrides={"machine.price_per_hour": 3600.0}))
+    return ended(prefect, start(prefect, overrides={"machine.price_per_hour": 3600.0}))
 
 
-def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: FlowRun, home: Clone) -> None:
+def test_a_run_by_hand_is_seen_over_the_api(prefect: SyncPrefectClient, by_hand: FlowRun, home: Clone) -> None:
     assert by_hand.state is not None
     assert by_hand.state.is_completed(), by_hand.state.message
-    assert table(client, by_hand.id) == dict.fromkeys(STAGES, "ran")
-    made = artifacts(client, by_hand.id)
+    assert table(prefect, by_hand.id) == dict.fromkeys(STAGES, "ran")
+    made = artifacts(prefect, by_hand.id)
     assert "BLEU **" in str(made["pipeline"].data)
     command = f"`mlflow ui --backend-store-uri sqlite:///{home.root}/mlflow.db`, then [the training in MLflow](http://127"
     assert command in str(made["pipeline"].data)
-    wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training", pause=0.5)
+    wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(prefect, by_hand.id)), "no line of the training", pause=0.5)
     assert "price_per_hour: 3600" not in (home.root / "params.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("by_hand")
 def test_a_setting_that_is_wrong_is_told_by_the_run_and_by_its_worker(
-    client: SyncPrefectClient, worker: psutil.Process, worker_log: Path, home: Clone
+    prefect: SyncPrefectClient, worker: psutil.Process, worker_log: Path, home: Clone
 ) -> None:
     assert worker.is_running()
-    run = ended(client, start(client, overrides={"train.updates": 0}))
+    run = ended(prefect, start(prefect, overrides={"train.updates": 0}))
     fault = "params.yaml: train.updates: must be greater than 0, got 0 (exit code 78)"
     assert run.state is not None
     assert run.state.message == fault
@@ -182,52 +90,52 @@ def test_a_setting_that_is_wrong_is_told_by_the_run_and_by_its_worker(
     assert "updates: 0" not in (home.root / "params.yaml").read_text(encoding="utf-8")
 
 
-def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
+def test_a_cancelled_training_saves_leaves_nobody_and_says_so(prefect: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
     home.run("dvc", "repro", "binarize")
     long = {"train.updates": 20000, "train.save_every": 5000, "train.validate_every": 5000, "train.seed": 8}
-    run = start(client, overrides=long)
-    wait_for(lambda: any(line.startswith("update ") for line in lines(client, run)), "no progress", pause=0.5)
-    client.set_flow_run_state(run, Cancelling())
-    state = ended(client, run).state
+    run = start(prefect, overrides=long)
+    wait_for(lambda: any(line.startswith("update ") for line in lines(prefect, run)), "no progress", pause=0.5)
+    prefect.set_flow_run_state(run, Cancelling())
+    state = ended(prefect, run).state
     assert state is not None
     assert state.is_cancelled()
     wait_for(lambda: not worker.children(recursive=True), "processes are left")
     (report,) = home.root.glob(".state/worktrees/*/.state/exit/train.json")
     saved = read_json(report)
     assert saved["code"] == 75
-    wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved", pause=0.5)
+    wait_for(lambda: saved["message"] in " ".join(lines(prefect, run)), "the log does not say what was saved", pause=0.5)
 
 
-def test_a_stage_runs_on_a_worker_of_another_pool_in_this_folder(client: SyncPrefectClient, home: Clone, api: str, tmp_path: Path) -> None:
+def test_a_stage_runs_on_a_worker_of_another_pool_in_this_folder(prefect: SyncPrefectClient, home: Clone, api: str, tmp_path: Path) -> None:
     assert api
     home.run("dvc", "repro", "binarize")
     home.set({"train": {"seed": 11}, "machine": {"places": {"train": {"on": "prefect", "pool": "gpu"}}}})
-    client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
+    prefect.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
     assert "no deployment of the flow stage is on work pool 'gpu'" in home.run(sys.executable, "-m", "flows.stages", "train", code=78)
-    client.update_deployment(client.read_deployment_by_name("stage/stage").id, DeploymentUpdate(work_pool_name="gpu"))
+    prefect.update_deployment(prefect.read_deployment_by_name("stage/stage").id, DeploymentUpdate(work_pool_name="gpu"))
     with worker_at(home, tmp_path / "gpu.log", "--pool", "gpu"):
         said = home.run("dvc", "repro", "train")
     assert re.search(r"train: job [0-9a-f-]+ of prefect, log \.state/jobs/train-", said)
     assert "update 20 of 20: " in said
     assert "up to date" in home.run("dvc", "repro", "train")
-    (run,) = (one for one in client.read_flow_runs() if one.name.startswith("train-"))
+    (run,) = (one for one in prefect.read_flow_runs() if one.name.startswith("train-"))
     assert run.state_name == "Completed"
-    assert any("update 20 of 20: " in line for line in lines(client, run.id))
+    assert any("update 20 of 20: " in line for line in lines(prefect, run.id))
     home.set({"machine": {"places": {}}})
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_training_whose_worker_stops_leaves_nobody_and_its_state(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
+def test_a_training_whose_worker_stops_leaves_nobody_and_its_state(prefect: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
     """The last test of this file: a worker that is stopped kills its runs at once."""
     home.run("dvc", "repro", "binarize")
     home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")
     long = {"train.updates": 20000, "train.save_every": 10, "train.validate_every": 5000, "train.seed": 12}
-    run = start(client, overrides=long)
+    run = start(prefect, overrides=long)
     wait_for(lambda: list((home.root / ".state").glob("*/state-*.pt")), "no state was saved")
     below = worker.children(recursive=True)
     worker.terminate()
     worker.wait(60)
     _, left = psutil.wait_procs(below, timeout=grace_seconds())
     assert not left
-    client.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
+    prefect.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
     assert "update " in home.run(sys.executable, "-m", "transformer_core.cli", "states")

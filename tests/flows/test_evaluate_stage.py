@@ -8,7 +8,7 @@ from unicodedata import normalize
 import pytest
 
 from flows.process.paths import METRICS, SCORES
-from flows.process.runner import record_seconds
+from flows.process.runner import record_run
 from flows.record.run import RunRecord, read_record, records
 from flows.stages.evaluate import attention_of, gather, run
 from tests.embedding_metric import write_checkpoint
@@ -254,8 +254,8 @@ def test_the_report_is_given_what_the_stages_before_left(here: Path, params: Par
     # Few subwords of the tests' vocabulary; the second sentence is the first of median length.
     write_lines(here / "data/raw/test.en", ["a cat", "the dog sees a cat", "a cat sees the house"])
     write_lines(here / "results/decode/test.hyp", [TEXT[3], TEXT[2], TEXT[3]])
-    record_seconds("clean", params, 12.34)
-    record_seconds("decode", changed(params, "decode", beam=9), 56.78)  # With other settings.
+    record_run("clean", params, 12.34)
+    record_run("decode", changed(params, "decode", beam=9), 56.78)  # With other settings.
     lock = "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n"
     write(here / "dvc.lock", lock)
     RunRecord(id="f00d", tags={"devices": "8 x cuda", "mlflow.runName": "a name"}).write()

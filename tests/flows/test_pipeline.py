@@ -20,7 +20,8 @@ from flows.pipeline import pipeline, training_link
 from flows.process import patience
 from flows.process.child import TimeLimitError, grace_seconds
 from flows.process.paths import SCORES
-from flows.process.runner import StageError
+from flows.process.runner import StageError, record_run
+from flows.record.costs import costs, expected
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.run import RunRecord
 from flows.record.sending import sync
@@ -29,7 +30,7 @@ from flows.record.summary import Outcome, summarize
 from tests.clone import git
 from tests.flows.publishing import FIGURES, training
 from tests.flows.servers import with_tables
-from tests.flows.stages import set_params
+from tests.flows.stages import changed, set_params
 from tests.refusals import refused
 from tests.waiting import processes, wait_for
 from transformer_core import recipes
@@ -297,7 +298,7 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
 
     def summary(link: str, command: str, *outcomes: Outcome) -> str:
-        return summarize({one.stage: one for one in outcomes}, link, command)
+        return summarize({one.stage: one for one in outcomes}, link, command, {})
 
     done = Outcome("train", "ran in gpu", 0, 1800), Outcome("evaluate", "ran", 0, 1234.56)
     text = summary("http://mlflow/#/runs/1", "", *done)
@@ -309,6 +310,25 @@ def test_the_summary_has_sizes_score_and_a_link_or_the_failure_and_no_older_scor
     assert "**train: data/raw/train.de:7: empty**" in text
     assert "BLEU" not in text
     assert "MLflow" not in text
+
+
+@pytest.mark.usefixtures("default_params")
+def test_a_run_says_what_it_will_cost_by_earlier_runs_and_its_summary_what_it_has() -> None:
+    params = changed(load_params(), "machine", price_per_hour=3.6)
+    assert expected(["clean"], params) == "Expected: not known of clean"
+    record_run("clean", params, 60.0, 0.25)
+    record_run("train", changed(params, "train", updates=params.train.updates // 2), 1000.0)
+    text = "Expected: at most 34 min 20 s, price 2.06, by earlier runs here; not known of bpe"
+    assert expected(["clean", "bpe", "train"], params) == text
+    assert expected(["train"], changed(params, "model", layers=1)).endswith("of train; transformer-core estimate measures the speed")
+    assert expected([], params) == "Expected: nothing to do"
+    outcomes = {"clean": Outcome("clean", "ran", 0, 60.0), "bpe": Outcome("bpe", "cached", 0, 1.0)}
+    summary = summarize(outcomes, "", "", costs({"clean": 60.0}, params))
+    assert "| stage |  | seconds | MB | price | kWh |" in summary
+    assert (
+        "| clean | ran | 60.0 | 0.00 | 0.06 | 0.25 |\n| bpe | cached | 1.0 | 0.00 |  |  |\n\nTogether 1 min 00 s, price 0.06, 0.25 kWh"
+        in summary
+    )
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":

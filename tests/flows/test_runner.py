@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from flows.dvc.commands import failure
-from flows.process.runner import record_seconds, seconds_of
+from flows.process.runner import last_run, past_runs, record_run
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
@@ -79,7 +79,7 @@ def test_a_stage_that_succeeds_says_what_was_made_and_leaves_how_long_it_took() 
     assert not Path(".state/times/toy.json").exists()
     assert here(seconds=0.2) == (0, "made a model of tatoeba\n", "")
     assert report() == {"code": 0, "message": "made a model of tatoeba", "remedy": ""}
-    assert 0.2 <= read_json(Path(".state/times/toy.json"))["seconds"] < 60
+    assert 0.2 <= read_json(Path(".state/times/toy.json"))[0]["seconds"] < 60
 
 
 ENDS = [
@@ -106,7 +106,7 @@ def test_settings_that_are_edited_while_their_stage_runs_are_not_recorded_with_i
         assert done.stderr == f"{fault}. Run again, with or without the edit; without it a training is not repeated.\n"
 
 
-@pytest.mark.parametrize("name", ["compare", "pipeline", "retention", "scores", "status", "sweep", "tracking", "translate"])
+@pytest.mark.parametrize("name", ["compare", "pipeline", "retention", "scores", "status", "sweep", "tracking", "translate", "watch"])
 def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"flows.{name}").main(["--wrong"]) == 78
     line = rf"python -m flows\.{name}: .+\. See: python -m flows\.{name} --help\n"
@@ -119,20 +119,37 @@ def test_a_stage_that_is_not_there_is_one_line_and_bad_configuration() -> None:
     assert re.fullmatch(r"python -m flows\.stages: .+\. See: python -m flows\.stages --help\n", done.stderr)
 
 
+def seconds_of(stage: str, params: Params) -> float | None:
+    run = last_run(stage, params)
+    return run and run.seconds
+
+
 def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> None:
     params = load_params()
     assert seconds_of("bpe", params) is None
     for seconds in (1.0, 61.26):
-        record_seconds("bpe", params, seconds)
+        record_run("bpe", params, seconds)
+    record_run("bpe", changed(params, "bpe", seed=8), 3.0, 0.5)
     assert seconds_of("bpe", params) == 61.3
+    assert [(run.seconds, run.kwh) for run in past_runs("bpe")] == [(3.0, 0.5), (61.3, None), (1.0, None)]
     assert seconds_of("bpe", changed(params, "clean", max_words=7)) is None
     assert seconds_of("bpe", changed(params, "bpe", seed=7)) is None
-    record_seconds("train", params, 1.0)
+    record_run("train", params, 1.0)
     assert seconds_of("train", changed(changed(params, "decode", beam=9), "machine", devices=8)) == 1.0
     assert seconds_of("train", changed(params, "model", layers=1)) is None
-    for damage in ("", "[]", "{", '{"settings": 1}', '{"seconds": "x"}'):
+    for damage in ("", "[]", "{", "[1]", '{"seconds": 1, "settings": {}}', '[{"settings": 1}]', '[{"seconds": "x"}]'):
         Path(".state/times/bpe.json").write_text(damage, encoding="utf-8")
         assert seconds_of("bpe", params) is None
+
+
+def test_the_energy_of_a_stage_is_metered_where_codecarbon_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a module of its name: the real one takes four seconds to start."""
+    used = "type('', (), {'energy_consumed': 0.25})"
+    methods = f"{{'__init__': lambda self, **options: None, 'start': print, 'stop': lambda self: None, 'final_emissions_data': {used}}}"
+    (tmp_path / "codecarbon.py").write_text(f"OfflineEmissionsTracker = type('Tracker', (), {methods})")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    here()
+    assert [run.kwh for run in past_runs("toy")] == [0.25]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{", '{"code": 65}', '{"code": "x", "message": "", "remedy": ""}'])

@@ -149,7 +149,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
         raise configuration_error(f"--length: a micro-batch holds {most} tokens, but a sentence would have {arguments.length}")
-    nodes = params.machine.places["train"].nodes if "train" in params.machine.places else 1
+    nodes = params.machine.nodes("train")
     devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
     rate = arguments.rate
     if rate is None:

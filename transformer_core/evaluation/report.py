@@ -66,6 +66,7 @@ class Report:
     lineage: Lineage
     # By test set the comparison with the model that the training started from, if it started from one.
     gains: Mapping[str, Comparison] = field(default_factory=dict)
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # `price` and `kwh` of stages, where they are known.
 
 
 def render(report: Report, scoring: Scoring) -> str:
