@@ -81,9 +81,6 @@ def gather(params: Params, scoring: Scoring) -> Report:
         if split != "valid":  # Over the model that the training started from.
             before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
             gains[split] = next(scoring.comparisons(before, outputs, expected))
-    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
-    # A training that was resumed or cached took the time of its updates.
-    seconds["train"] = max(seconds["train"] or 0, model["training"]["seconds"])
     training = read_record(identity_of(model["training"]))  # None for a training that came from a cache.
     sentence_scores = scoring.sentence_scores(hypotheses, references)
     right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
