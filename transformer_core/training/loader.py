@@ -114,8 +114,8 @@ def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
         evenly = np.diff(np.linspace(0, len(filling), fillings + 1, dtype=np.int64))
         filled = np.concatenate((own, evenly, np.zeros(shape.sentences - len(own) - fillings, np.int64)))
         starts = np.concatenate(([0], filled.cumsum()))
-        arrays = np.concatenate((*sentences, filling)), np.arange(whole) - starts[:-1].repeat(filled), starts.astype(np.int32)
-        packed.append(Packed(*map(torch.from_numpy, arrays), shape.longest))
+        ids, positions = np.concatenate((*sentences, filling)), np.arange(whole) - starts[:-1].repeat(filled)
+        packed.append(Packed(torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(starts.astype(np.int32)), shape.longest))
     source, target = packed
     shifted = target.tokens.roll(1)
     shifted[target.starts[: len(pairs)].long()] = BOS
