@@ -56,5 +56,6 @@ def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) ->
     before = (place / "params.yaml").read_bytes()
     tune = ("data", "tune", "other", "other.en", "other.de", "--from", "models/averaged", "--force")
     assert call(*tune, "--mix", "icon").refusal() == (78, "--mix: icon has no en. It has id, tree.")
+    assert not (place / "corpora/other.yaml").exists()
     assert (place / "params.yaml").read_bytes() == before
     assert not (place / "pretrained").exists()

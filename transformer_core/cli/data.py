@@ -108,7 +108,12 @@ def run_new(arguments: argparse.Namespace) -> int:
     if arguments.start:
         from transformer_core.tuning import settings  # Here, because a model's config needs torch.
 
-        written = settings(entry, arguments.start, arguments.mix, count_words=not unspaced)
+        try:
+            written = settings(entry, arguments.start, arguments.mix, count_words=not unspaced)
+        except UserError:
+            if arguments.files:  # An entry that nothing trains on would block the next try.
+                entry.unlink()
+            raise
     else:
         written = recipes.for_entry(entry)
     recipes.write(written, PARAMS_FILE, force=arguments.force)
