@@ -43,7 +43,7 @@ def expected(names: Sequence[str], params: Params) -> str:
     known = {name: seconds for name in names if (seconds := _expected_seconds(name, params)) is not None}
     missing = [name for name in names if name not in known]
     found = {kind: of_stage for kind, of_stage in costs(known, params).items() if kind != "kwh"}
-    parts = [f"at most {in_words(found)}, by earlier runs here"] if known else []
+    parts = [f"about {in_words(found)}, by earlier runs here"] if known else []
     parts += [f"not known of {', '.join(missing)}"] if missing else []
     estimate = "; transformer-core estimate measures the speed" if TRAIN in missing else ""
     return f"Expected: {'; '.join(parts) or 'nothing to do'}{estimate}"

@@ -318,7 +318,7 @@ def test_a_run_says_what_it_will_cost_by_earlier_runs_and_its_summary_what_it_ha
     assert expected(["clean"], params) == "Expected: not known of clean"
     record_run("clean", params, 60.0, 0.25)
     record_run("train", changed(params, "train", updates=params.train.updates // 2), 1000.0)
-    text = "Expected: at most 34 min 20 s, price 2.06, by earlier runs here; not known of bpe"
+    text = "Expected: about 34 min 20 s, price 2.06, by earlier runs here; not known of bpe"
     assert expected(["clean", "bpe", "train"], params) == text
     assert expected(["train"], changed(params, "model", layers=1)).endswith("of train; transformer-core estimate measures the speed")
     assert expected([], params) == "Expected: nothing to do"
