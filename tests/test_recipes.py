@@ -152,7 +152,7 @@ def test_few_pairs_of_long_sentences_get_the_settings_that_read_them(tmp_path: P
     params = load_params(tmp_path / "params.yaml")
     size = resolve(params.model)
     assert isinstance(size, TransformerSize)
-    assert (size.norm, size.depths, size.d_model, size.dropout, params.bpe.vocab_size) == ("pre", (2, 2), 192, 0.2, 2000)
+    assert (size.norm, size.depths, size.d_model, size.dropout, params.bpe.vocab_size) == ("pre", (2, 2), 192, 0.2, 4000)
     few = recipes.load("own-data").train
     assert params.train.updates * params.train.tokens_per_update == 2 * few.updates * few.tokens_per_update
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.representer import RoundTripRepresenter
 
 from transformer_core.errors import configuration_error, first_line
 
@@ -66,4 +67,15 @@ def yaml_text(document: object) -> str:
 def _round_trip() -> YAML:
     yaml = YAML()  # The default type, a round trip, keeps comments.
     yaml.width = 1_000  # Keeps lines unbroken.
+    yaml.Representer = _Representer
     return yaml
+
+
+class _Representer(RoundTripRepresenter):
+    """Writes text as the base class, but escapes a "next line" (U+0085), which ruamel.yaml writes as it is and reads as a space."""
+
+    def represent_str(self, text: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_Representer.add_representer(str, _Representer.represent_str)

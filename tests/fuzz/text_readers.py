@@ -247,7 +247,7 @@ def _read_scores(_: Path) -> None:
 
     assert main([]) in (0, 65, 69, 75, 78)  # It has printed its error; no other code is one.
     done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
-    summarize(done, "", "")
+    summarize(done, "", "", {})
     figures = read_scores(SCORING.task)
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 

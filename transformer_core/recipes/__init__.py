@@ -42,7 +42,7 @@ _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
 }
 # For few pairs of long sentences, as news has: with post-norm, or a higher rate, such a training learns a language model of the target and
 # hardly reads its source (docs/improve.md). A training takes as long, too.
-_LONG_SENTENCES, _LONG_VOCABULARY = 15, 2_000
+_LONG_SENTENCES, _LONG_VOCABULARY = 15, 4_000
 _FOR_LONG_SENTENCES: dict[str, dict[str, float | str]] = {
     "model": {"preset": "tiny", "norm": "pre", "dropout": 0.2},
     "train": {
