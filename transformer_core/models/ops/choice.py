@@ -41,12 +41,16 @@ def prepare_for_training(model: TranslationModel, device: torch.device, precisio
       loss has no kernel.
     """
     low = low_precision(device, precision)
-    flash = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
     _set_attention(model, fused if device.type == "cuda" else in_float32)
-    if not isinstance(model, Transformer) or low is None or not flash or not can_pack(model.size):
+    if not isinstance(model, Transformer) or low is None or not packs(device) or not can_pack(model.size):
         return TrainingOps(low)
     kernels = can_compile(device)
     return TrainingOps(low, PackedTransformer(model, kernels), kernels and passes == 1)
+
+
+def packs(device: torch.device) -> bool:
+    """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def can_pack(size: TransformerSize) -> bool:
