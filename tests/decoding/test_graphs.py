@@ -100,7 +100,7 @@ def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
 
 def test_captured_steps_begin_with_a_prefix(model: WordsOnly) -> None:
     prefix = padded([source[: 1 + number % 4] for number, source in enumerate(SOURCES)])
-    captured(model, Search(4, max_extra=6), SOURCES, prefix=prefix)
+    captured(model, Search(4, max_extra=20), SOURCES, prefix=prefix)
 
 
 def captured(model: Transformer, search: Search, *batches: list[list[int]], prefix: Tensor | None = None) -> RecordedTransformer:
