@@ -20,7 +20,7 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # registry of tasks (which names a length for the validations of stage train, and the main score).
 NO_RESULT = {
     "flows/places/ranks.py",
-    *(f"flows/process/{name}.py" for name in ("child", "exits", "gpus", "notices", "paths", "progress", "runner", "signals")),
+    *(f"flows/process/{name}.py" for name in ("child", "energy", "exits", "gpus", "notices", "paths", "progress", "runner", "signals")),
     *(f"flows/record/{name}.py" for name in ("alarms", "documents", "finished", "lineage", "run", "sending", "server", "store", "usage")),
     *(
         f"transformer_core/{name}.py"

@@ -212,8 +212,9 @@ def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2E
     eight_bits = CTranslate2Engine.load(write_model(model, tmp_path / "model"), 2, "int8")
     pairs = list(zip(search(eight_bits, sources, greedy, 512), search(engine, sources, greedy, 512), strict=True))
     assert any(ours[0].score != theirs[0].score for ours, theirs in pairs)
-    # A model of this size has many near ties: trained with the seeds 1 and 2, 90% and 92% stay. Of a wrong model nearly none would.
-    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.75 * len(pairs)
+    # A model of this size has many near ties: on a CPU with VNNI 90% stay, on one without it, whose sums saturate, 30%. Of a wrong model
+    # nearly none would.
+    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.2 * len(pairs)
 
 
 def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(sources: list[list[int]], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from flows.dvc.commands import dvc
 from flows.dvc.worktree import snapshot, worktree
 from tests.clone import ROOT, git
 from tests.refusals import refused
-from transformer_core.files import WORKTREES, repository, write_text
+from transformer_core.files import WORKTREES, read_json, repository, write_text
 from transformer_core.training.checkpoint import state_root
 
 STAGES = """
@@ -144,11 +144,11 @@ def test_the_sums_of_a_download_are_kept_here_also_after_a_failure_and_are_in_la
     git("add", "corpora")
     files = snapshot()
     with suppress(ZeroDivisionError), worktree(files, SETTINGS) as folder:
-        write_text(folder / "corpora/wmt.lock", "{}")
+        write_text(folder / "corpora/wmt.lock", '{"https://example.org/a": "0"}')
         raise ZeroDivisionError
-    assert Path("corpora/wmt.lock").read_text() == "{}"
+    assert read_json(Path("corpora/wmt.lock")) == {"https://example.org/a": "0"}
     with worktree(files, {"word": "third"}) as folder:
-        assert (folder / "corpora/wmt.lock").read_text() == "{}"
+        assert read_json(folder / "corpora/wmt.lock") == {"https://example.org/a": "0"}
 
 
 def test_without_a_commit_at_the_top_of_a_repository_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
