@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from flows.process.runner import last_run, past_runs
 from transformer_core.config import Machine, Params
-from transformer_core.evaluation.pages import duration
 
 TRAIN = "train"
 # The costs of stages by kind: seconds, price, kwh. A kind of which nothing is known has no stages.
@@ -34,6 +33,8 @@ def _price(machine: Machine, stage: str, seconds: float) -> float:
 
 def in_words(found: Costs) -> str:
     """Return the sum of costs: 1 h 02 min, price 3.10, 0.45 kWh."""
+    from transformer_core.evaluation.pages import duration  # Here: stage publish writes no page.
+
     forms = {"seconds": duration, "price": "price {:,.2f}".format, "kwh": "{:.3g} kWh".format}
     return ", ".join(form(sum(found[kind].values())) for kind, form in forms.items() if found.get(kind))
 
