@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from flows import runs_page
 from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
-from flows.record.run import REFERENCES, SOURCES
+from flows.record.run import EXIT_CODE, REFERENCES, SOURCES, now_ms
 from flows.record.server import PARENT_TAG, RECORD, connect, reaching, run_link, search
 from flows.record.store import tracking_uri
-from transformer_core.cli.arguments import Parser
+from transformer_core.cli.arguments import Parser, positive_float
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_in
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _NAMED = 5
+_MS_PER_DAY = 86_400_000
 
 
 class TestSet(NamedTuple):
@@ -139,13 +140,28 @@ def chosen_runs(chosen: Namespace, client: "MlflowClient") -> list[str]:
         if not file.exists():
             raise configuration_error(f"{file}: no such file", "Make it with: python -m flows.sweep")
         names += file.read_text(encoding="utf-8").split()
-    if chosen.experiment:
-        found = client.get_experiment_by_name(chosen.experiment)
-        runs = client.search_runs([found.experiment_id], "tags.kind = 'evaluation'") if found else []
-        names += [run.info.run_id for run in runs]
+    names += [run.info.run_id for run in _in_experiment(chosen, client, "tags.kind = 'evaluation'")]
     if not names:
         raise configuration_error("no runs to compare", "Name runs, a sweep or an experiment.")
     return list(dict.fromkeys(names))
+
+
+def _in_experiment(chosen: Namespace, client: "MlflowClient", wanted: str) -> "list[Run]":
+    """Return the runs of the experiment that a command names, begun within its days, that a filter selects; the latest first."""
+    found = client.get_experiment_by_name(chosen.experiment) if chosen.experiment else None
+    if chosen.days:
+        wanted += f" AND attributes.start_time >= {now_ms() - round(chosen.days * _MS_PER_DAY)}"
+    return list(client.search_runs([found.experiment_id], wanted)) if found else []
+
+
+def _unfinished(chosen: Namespace, client: "MlflowClient") -> list[runs_page.Unfinished]:
+    """Return the trainings of the experiment that failed or were stopped, by exit code, with the latest of each."""
+    runs = [run for status in ("FAILED", "KILLED") for run in _in_experiment(chosen, client, f"attributes.status = '{status}'")]
+    by_code: dict[str, list[Run]] = {}
+    for run in runs:
+        by_code.setdefault(run.data.tags.get(EXIT_CODE, ""), []).append(run)
+    latest = {code: max(ended, key=lambda run: run.info.start_time) for code, ended in by_code.items()}
+    return [runs_page.Unfinished(code, len(by_code[code]), str(run.info.run_name)) for code, run in sorted(latest.items())]
 
 
 def write_page(chosen: Namespace, params: Params, uri: str) -> int:
@@ -155,6 +171,7 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             client = connect(uri)
             found = [fetch(client, name, Path(folder) / str(number)) for number, name in enumerate(chosen_runs(chosen, client))]
             runs = [_on_page(number, run, client, uri) for number, run in enumerate(found, start=1)]
+            unfinished = _unfinished(chosen, client)
         tests = []
         for references, first in found[0].tests.items():
             right, source = read_aligned(first.references, first.sources)
@@ -162,7 +179,7 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
             scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_in(found[0].settings.get("signature", "")))
             tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
-    write_text(chosen.page, runs_page.render(runs, tests, params.machine.price_per_hour))
+    write_text(chosen.page, runs_page.render(runs, tests, unfinished, params.machine.price_per_hour))
     print(f"{chosen.page}: {len(runs)} runs")
     return ExitCode.DONE
 
@@ -196,6 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", metavar="FILE", type=Path, help="write an HTML page of any number of runs; the first is the base")
     parser.add_argument("--sweep", metavar="NAME", help="after these runs those of a folder of results/sweeps, for --page")
     parser.add_argument("--experiment", metavar="NAME", help="after these runs the trainings of an MLflow experiment, for --page")
+    parser.add_argument("--days", metavar="N", type=positive_float, help="of the experiment only what began in the last N days")
     chosen = parser.parse_args(arguments)
     params = load_params()
     uri = tracking_uri(params.machine)

@@ -1,7 +1,9 @@
-"""A small object written to the DVC remote or to MLflow's artifacts, looked for and removed: what `transformer-core doctor` runs.
+"""What `transformer-core doctor` runs: a small object is written to the DVC remote or to MLflow's artifacts, looked for and removed; and
+Prefect's automations are read.
 
 python -m flows.probes dvc NAME
 python -m flows.probes mlflow ADDRESS
+python -m flows.probes prefect ADDRESS
 """
 
 import sys
@@ -9,6 +11,7 @@ import sys
 from flows.record.server import connect
 
 EXPERIMENT = "doctor"
+HEARTBEAT = "prefect.flow-run.heartbeat"
 
 
 def probe_dvc(name: str) -> None:
@@ -37,5 +40,14 @@ def probe_mlflow(address: str) -> None:
         client.delete_run(run)
 
 
+def probe_prefect(_: str) -> None:
+    """Look for the automation for lost machines. Raises AssertionError: the server has none that is on."""
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        on = [one.trigger for one in client.read_automations() if one.enabled]
+    assert any(HEARTBEAT in getattr(trigger, "expect", ()) for trigger in on), "no automation ends runs without a heartbeat"
+
+
 if __name__ == "__main__":
-    {"dvc": probe_dvc, "mlflow": probe_mlflow}[sys.argv[1]](sys.argv[2])
+    {"dvc": probe_dvc, "mlflow": probe_mlflow, "prefect": probe_prefect}[sys.argv[1]](sys.argv[2])

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 PACKAGE = "flows"
 # Metrics of a training in MLflow: title and note of their chart, measure, and whether it is logarithmic.
+SPEED = "train/tokens_per_second"
 SCORE = "valid/score"  # Stands for the main score of the task.
 CURVES = {
     "train/loss": ("Training loss", "Label-smoothed cross-entropy of a target token.", "nats a token", False),
     "valid/perplexity": ("Perplexity of valid", "Lower is better. Logarithmic scale.", "perplexity", True),
     SCORE: ("Score while training", "Greedy outputs for a part of valid.", "score", False),
-    "train/tokens_per_second": ("Speed", "Target tokens a second, all devices together.", "tokens a second", False),
+    SPEED: ("Speed", "Target tokens a second, all devices together.", "tokens a second", False),
 }
 
 
@@ -59,6 +60,19 @@ class Run(NamedTuple):
     curves: "Mapping[str, pd.Series[float]]"  # Values by update, by the names of `CURVES`.
     seconds: float | None  # Duration of its training; None if MLflow does not have it.
 
+    @property
+    def speed(self) -> float | None:
+        """Target tokens a second, the median over the training."""
+        return float(self.curves[SPEED].median()) if SPEED in self.curves else None
+
+
+class Unfinished(NamedTuple):
+    """Trainings that failed or were stopped with one exit code, empty if none was recorded: their number, and the name of the latest."""
+
+    code: str
+    count: int
+    latest: str
+
 
 def compared(
     name: str, scoring: Scoring, texts: Sequence[tuple[Run, str, Sequence[str]]], right: Sequence[str], source: Sequence[str]
@@ -77,7 +91,7 @@ def compared(
     return TestSet(name, scoring, len(right), unit_of_length(source), rows)
 
 
-def render(runs: Sequence[Run], tests: Sequence[TestSet], price_per_hour: float | None) -> str:
+def render(runs: Sequence[Run], tests: Sequence[TestSet], unfinished: Sequence[Unfinished], price_per_hour: float | None) -> str:
     """Return the page. A content security policy lets it run its own script alone, which sorts tables, and load nothing."""
     names = sorted({key for run in runs for key in run.settings})
     different = [key for key in names if len({run.settings.get(key) for run in runs}) > 1]
@@ -91,6 +105,7 @@ def render(runs: Sequence[Run], tests: Sequence[TestSet], price_per_hour: float 
         tests=tests,
         different=different,
         charts=charts,
+        unfinished=unfinished,
         price_per_hour=price_per_hour,
         script=script,
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),

@@ -179,6 +179,15 @@ def _check_artifact(root: Path) -> str:
     return "the server stores artifacts"
 
 
+def _check_heartbeat(root: Path) -> str:
+    """Return that a run of a lost machine is ended. Raises `UserError` (69): it would be Running for ever."""
+    address = os.environ.get("PREFECT_API_URL", "")
+    if not address.startswith(("http://", "https://")):
+        return "no server of Prefect"
+    _run([*_PROBE, "prefect", address], root, "prefect automation create --from-file flows/places/templates/automations.yaml")
+    return "runs of lost machines are ended"
+
+
 def _check_slurm(root: Path) -> str:
     if not any(place.on == "slurm" for place in load_params(root / PARAMS_FILE).machine.places.values()):
         return "no place on Slurm"
@@ -213,4 +222,4 @@ _CHECKS: dict[str, Callable[[Path], str | Warned]] = {
     "mlflow": _check_mlflow,
     "prefect": _check_prefect,
 }
-_CLUSTER_CHECKS = {"artifacts": _check_artifact, "slurm": _check_slurm}
+_CLUSTER_CHECKS = {"artifacts": _check_artifact, "heartbeat": _check_heartbeat, "slurm": _check_slurm}

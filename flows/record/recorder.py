@@ -15,18 +15,19 @@ from uuid import uuid4
 
 import torch
 
+from flows.process.exits import BUG
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
 from flows.process.progress import Progress
 from flows.process.runner import echo
 from flows.record.alarms import Vitals, watching
 from flows.record.lineage import describe_training, lineage
-from flows.record.run import FINGERPRINT, RunRecord, read_record
+from flows.record.run import EXIT_CODE, FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
 from flows.record.store import tracking_uri
 from flows.record.usage import RUN
 from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.errors import Interrupted
+from transformer_core.errors import ExitCode, Interrupted
 from transformer_core.evaluation.diagnosis import unread_source
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
@@ -88,7 +89,9 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
                     yield recorder
             except BaseException as error:
                 with suppress(OSError):  # On a full disk the run ends without a record of it.
-                    record.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
+                    stopped = isinstance(error, Interrupted)
+                    record.tags[EXIT_CODE] = str(ExitCode.INTERRUPTED if stopped else getattr(error, "exit_code", BUG))
+                    record.end("KILLED" if stopped else "FAILED")
                 raise
             record.attach_files(TABLES, folder="training")
             record.end()

@@ -27,6 +27,8 @@ NAME = "mlflow.runName"
 COMMIT = "mlflow.source.git.commit"
 # Tag of a training; several may have one fingerprint.
 FINGERPRINT = "fingerprint"
+# Tag of a training that was stopped or failed, by its last process.
+EXIT_CODE = "exit_code"
 # The step of scores of the test set, whose names have no prefix. MLflow 3.17 draws a metric as a bar if all its runs have it at step 0, and
 # else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
 SCORES_STEP = 0
