@@ -2,7 +2,7 @@
 # make test      style, types and the fast tests
 # make test-all  the slow tests too, more examples of each property, coverage; .state/tests.xml has how long each test took
 # make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
-# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/cluster.md)
+# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/operations.md)
 # make image     a container image of the tracked files at HEAD, and of nothing else (BUILD='--tag NAME')
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # make docs      the pages as a site with a search: .state/site/html/index.html; needs the network the first time
