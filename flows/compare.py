@@ -156,12 +156,15 @@ def _in_experiment(chosen: Namespace, client: "MlflowClient", wanted: str) -> "l
 
 def _unfinished(chosen: Namespace, client: "MlflowClient") -> list[runs_page.Unfinished]:
     """Return the trainings of the experiment that failed or were stopped, by exit code, with the latest of each."""
-    runs = [run for status in ("FAILED", "KILLED") for run in _in_experiment(chosen, client, f"attributes.status = '{status}'")]
     by_code: dict[str, list[Run]] = {}
-    for run in runs:
-        by_code.setdefault(run.data.tags.get(EXIT_CODE, ""), []).append(run)
-    latest = {code: max(ended, key=lambda run: run.info.start_time) for code, ended in by_code.items()}
-    return [runs_page.Unfinished(code, len(by_code[code]), str(run.info.run_name)) for code, run in sorted(latest.items())]
+    for status in ("FAILED", "KILLED"):
+        for run in _in_experiment(chosen, client, f"attributes.status = '{status}'"):
+            by_code.setdefault(run.data.tags.get(EXIT_CODE, ""), []).append(run)
+    rows = []
+    for code in sorted(by_code, key=lambda code: code.zfill(3)):
+        latest = max(by_code[code], key=lambda run: run.info.start_time)
+        rows.append(runs_page.Unfinished(code, len(by_code[code]), str(latest.info.run_name)))
+    return rows
 
 
 def write_page(chosen: Namespace, params: Params, uri: str) -> int:

@@ -14,7 +14,7 @@ from flows.compare import main
 from flows.process.paths import MANIFEST
 from flows.record import server
 from flows.record.documents import DECODING
-from flows.record.run import NAME, RunRecord, flatten
+from flows.record.run import EXIT_CODE, NAME, RunRecord, flatten
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
@@ -222,6 +222,12 @@ def test_a_page_has_many_runs_and_its_own_script_alone_may_run(compare: Compare,
     assert ["2", "800"] in rows  # train.warmup, the one setting that differs.
     assert f"<mark>{BAD[1].split()[1]}" in page
     assert page.count("data:image/svg+xml") == 1  # The loss; nothing else was recorded.
-    assert compare("--experiment", server.MLFLOW_EXPERIMENT, "--page", "page.html") == "page.html: 3 runs\n"
+    for number, code in enumerate(("75", "137", "75")):
+        RunRecord(id=f"stopped-{number}", tags={NAME: f"stopped-{number}", EXIT_CODE: code}).end("KILLED" if code == "75" else "FAILED")
+    sync(store())
+    assert compare("--experiment", server.MLFLOW_EXPERIMENT, "--days", "7", "--page", "page.html") == "page.html: 3 runs\n"
+    page = re.sub(r"<[^>]+>", " ", Path("page.html").read_text(encoding="utf-8").partition("Trainings that did not end")[2])
+    assert page.split()[4:10] == ["75", "2", "stopped-2", "137", "1", "stopped-1"]
+    assert "no runs" in compare("--experiment", server.MLFLOW_EXPERIMENT, "--days", "1e-9", "--page", "page.html", code=78)
     assert "--page FILE" in compare("run1", "run2", "run3", code=78)
     assert compare("--sweep", "none", "--page", "page.html", code=78).startswith("results/sweeps/none/runs.txt: no such file")
