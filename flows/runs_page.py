@@ -70,7 +70,7 @@ class Unfinished(NamedTuple):
     """Trainings that failed or were stopped with one exit code, empty if none was recorded: their number, and the name of the latest."""
 
     code: str
-    count: int
+    trainings: int
     latest: str
 
 

@@ -38,13 +38,17 @@ def test_everything_is_deployed_and_nothing_starts_by_itself(prefect: SyncPrefec
     assert prefect.read_deployment_by_name("stage/stage").work_pool_name == "local"
 
 
-def test_the_automation_for_lost_machines_watches_the_flows_of_this_project(prefect: SyncPrefectClient) -> None:
+def test_the_automation_for_lost_machines_watches_the_flows_of_this_project_and_is_demanded(
+    prefect: SyncPrefectClient, home: Clone
+) -> None:
+    assert "no automation ends runs without a heartbeat" in home.run("transformer-core", "doctor", "--cluster", code=69)
     (lost,) = read_yaml(ROOT / "flows/places/templates/automations.yaml")["automations"]
     made = prefect.read_automation(prefect.create_automation(AutomationCore.model_validate(lost)))
     assert made is not None
     assert isinstance(made.trigger, EventTrigger)
     assert isinstance(made.trigger.match_related, ResourceSpecification)
     assert set(made.trigger.match_related.root["prefect.resource.name"]) == {pipeline.name, stage.name}
+    home.run("transformer-core", "doctor", "--cluster")
 
 
 @pytest.fixture(scope="module")

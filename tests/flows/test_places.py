@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.clone import ROOT
 from tests.refusals import refused
 from transformer_core.config import Params, check_params
 from transformer_core.places import Kubernetes, Slurm
-from transformer_core.yaml_io import parse_yaml
+from transformer_core.yaml_io import parse_yaml, read_yaml
 
 TEMPLATES = ROOT / "flows/places/templates"
 KUBERNETES = "1.37"
@@ -211,3 +212,13 @@ def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(
     (tmp_path / "away").touch()
     with refused(69, "^Kubernetes is away: Unable to connect"):
         jobs.find()
+
+
+@pytest.mark.parametrize("name", ["prefect-server", "mlflow-server", "prefect-worker"])
+def test_units_and_containers_run_the_same_commands_with_the_same_variables(name: str) -> None:
+    unit = ConfigParser(interpolation=None)
+    unit.read(TEMPLATES / f"servers/{name}.service", encoding="utf-8")
+    container = read_yaml(TEMPLATES / "servers/compose.yaml")["services"][name]
+    assert unit["Service"]["ExecStart"].removeprefix("/srv/transformer-pipeline/.venv/bin/") == " ".join(container["command"])
+    assert unit["Service"]["EnvironmentFile"] == container["env_file"]
+    assert (TEMPLATES / "servers" / Path(container["env_file"]).name).exists()
