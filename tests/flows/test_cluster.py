@@ -38,7 +38,7 @@ def test_everything_is_deployed_and_nothing_starts_by_itself(prefect: SyncPrefec
     assert prefect.read_deployment_by_name("stage/stage").work_pool_name == "local"
 
 
-def test_the_automation_for_lost_machines_watches_the_flows_of_this_project_and_is_demanded(
+def test_the_automation_for_lost_machines_is_demanded_and_watches_the_flows_of_this_project(
     prefect: SyncPrefectClient, home: Clone
 ) -> None:
     assert "no automation ends runs without a heartbeat" in home.run("transformer-core", "doctor", "--cluster", code=69)
