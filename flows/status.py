@@ -49,7 +49,8 @@ def trainings() -> Iterator[str]:
     """Yield the trainings that run, with their last recorded update and how long ago it was."""
     from transformer_core.training.checkpoint import TRAINING_LOCK, state_root  # Here: torch takes seconds to load.
 
-    for state in sorted(file.parent for file in state_root().glob(f"*/{TRAINING_LOCK}") if is_locked(file)):
+    folders = {file.parent for file in state_root().glob(f"*/{TRAINING_LOCK}") if is_locked(file)}
+    for state in sorted(folders - {records()}):  # Whose sender has a lock, too.
         identity = (state / RUN).read_text(encoding="utf-8") if (state / RUN).exists() else ""
         record, table = read_record(identity) if identity else None, records() / identity / UPDATES.name
         name = record.tags.get(NAME, "") if record else "begins"

@@ -12,7 +12,7 @@ from dvc.repo import Repo
 
 from flows import retention, status
 from flows.dvc.worktree import remove_worktree
-from flows.record.run import NAME, RunRecord
+from flows.record.run import NAME, RunRecord, records
 from flows.record.sending import sync
 from tests.clone import git
 from tests.flows.stages import set_params
@@ -127,7 +127,11 @@ def test_the_status_names_what_runs_where_and_how_far_it_is(
     with subprocess.Popen([sys.executable, "-c", holds, str(tmp_path / "transformer-gpu-GPU-b.lock")], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with locked(Path(".state/locks/train"), "stage train"), locked(STATE / "lock", "this training"):
+        with (
+            locked(Path(".state/locks/train"), "stage train"),
+            locked(STATE / "lock", "this training"),
+            locked(records() / "lock", "sender"),
+        ):
             status.main([])
         other.kill()
     lines = capsys.readouterr().out.splitlines()
