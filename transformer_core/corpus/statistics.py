@@ -19,8 +19,8 @@ _OTHER_WORDS, _OTHER_LENGTH = 2.0, 1.5
 _MEASURED = "measured.csv"
 _FEW_PAIRS = 10_000
 _FURTHER = (
-    "what helps such a small corpus: a start from a model of another pair (18.8 to 28.7 BLEU with 2,900 captions), back-translation where there "
-    "is text of the target language alone (20.9 to 25.2): docs/improve.md"
+    "what helps such a small corpus: a start from a model of another pair (18.8 to 28.7 BLEU with 2,900 captions); back-translation, where "
+    "there is text of the target language alone (20.9 to 25.2): docs/improve.md"
 )
 
 
