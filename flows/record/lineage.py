@@ -74,7 +74,8 @@ def record_from_tables(params: Params, training: Mapping[str, Any]) -> RunRecord
 
 
 def training_name(params: Params) -> str:
-    """Return the readable name of a training: multi30k en-de small, seed 1."""
+    """Return the readable name of a training: multi30k en-de small, seed 1. One that goes on from a model has that one's size."""
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
-    return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
+    size = f"from {params.train.init_from}" if params.train.init_from else model.preset
+    return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, size])}, seed {params.train.seed}"

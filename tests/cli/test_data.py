@@ -79,6 +79,7 @@ def test_a_training_fits_the_minutes_that_are_given(call: Call, own_files: Path)
         assert call("data", "new", "mine", "text.en", "text.de", "--minutes", minutes, "--force").code == 0
         trains.append(load_params(own_files / "params.yaml").train)
     assert trains[0].updates == 50 < trains[1].updates
+    assert [train.warmup for train in trains] == [400, 2000]  # The usual warm-up would not end.
     assert [(train.updates // train.save_every, train.validate_every // train.save_every) for train in trains] == [(50, 5)] * 2
 
 

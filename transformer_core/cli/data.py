@@ -120,7 +120,10 @@ def run_new(arguments: argparse.Namespace) -> int:
     if arguments.minutes:
         from transformer_core.training.throughput import updates_within
 
-        updates = updates_within(arguments.minutes, load_params())
+        updates = updates_within(arguments.minutes, params := load_params())
+        if not arguments.start and updates < params.train.warmup:
+            recipes.write(written := recipes.for_entry(entry, short_training=True), PARAMS_FILE, force=True)
+            updates = updates_within(arguments.minutes, load_params())
         recipes.write(recipes.with_updates(written, updates), PARAMS_FILE, force=True)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")

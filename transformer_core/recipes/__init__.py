@@ -55,6 +55,20 @@ _FOR_LONG_SENTENCES: dict[str, dict[str, float | str]] = {
         "save_every": 320,
     },
 }
+# For a training that ends before the usual warm-up of 2,000 updates: smaller updates and a rate that falls again (docs/improve.md).
+_FOR_LITTLE_TIME: dict[str, dict[str, float | str]] = {
+    "model": {"preset": "tiny"},
+    "train": {
+        "updates": 1_500,
+        "tokens_per_update": 1_280,
+        "tokens_per_microbatch": 320,
+        "learning_rate_factor": 1.0,
+        "warmup": 400,
+        "cooldown": 0.5,
+        "validate_every": 250,
+        "save_every": 50,
+    },
+}
 # Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
 BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
@@ -96,7 +110,16 @@ def description(name: str) -> str:
 
 
 def for_own_data(
-    corpus: str, source: str, target: str, pairs: int, characters: int, words: int, length: float = 0, *, count_words: bool = True
+    corpus: str,
+    source: str,
+    target: str,
+    pairs: int,
+    characters: int,
+    words: int,
+    length: float = 0,
+    *,
+    count_words: bool = True,
+    short_training: bool = False,
 ) -> str:
     """Fill in the recipe own-data for a corpus of that many pairs and different characters and words, with so many words a sentence.
 
@@ -107,6 +130,7 @@ def for_own_data(
 
     Args:
         count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words.
+        short_training: the training ends before the usual warm-up.
     """
     document = _document(OWN_DATA)
     document["download"].update(corpus=corpus, source=source, target=target)
@@ -118,14 +142,14 @@ def for_own_data(
         wanted = min(wanted, max(characters + words, 5 * characters // 4))
     few, long = pairs < _FEW_PAIRS, length >= _LONG_SENTENCES
     document["bpe"]["vocab_size"] = min(wanted + _BYTES, _LONG_VOCABULARY if few and long else largest)
-    if few:
-        for section, settings in (_FOR_LONG_SENTENCES if long else _FOR_FEW_PAIRS).items():
+    if few or short_training:
+        for section, settings in (_FOR_LONG_SENTENCES if few and long else _FOR_LITTLE_TIME if short_training else _FOR_FEW_PAIRS).items():
             document[section].update(settings)
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)
 
 
-def for_entry(entry: Path) -> str:
+def for_entry(entry: Path, *, short_training: bool = False) -> str:
     """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
     from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
     from transformer_core.corpus.sources.local_corpus import languages_without_spaces, measured_strings
@@ -133,7 +157,9 @@ def for_entry(entry: Path) -> str:
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     count_words = not languages_without_spaces(entry)
-    return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), count_words=count_words)
+    return for_own_data(
+        loaded.name, source, target, pairs, *measured_strings(entry), count_words=count_words, short_training=short_training
+    )
 
 
 def with_updates(text: str, updates: int) -> str:
