@@ -79,9 +79,13 @@ def main() -> None:
 
 
 def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the runs of all rounds of a setting."""
+    """Yield the runs of all rounds of a setting, on a split of random pairs that are enough for the updates."""
     timed = options.updates or setting.updates
-    split = random_split(setting, timed, folder)
+    count = max(LEAST_PAIRS, round(2 * timed * setting.tokens_per_update / setting.source_length))
+    sources, targets = zip(*random_pairs(setting, count), strict=True)
+    parts = [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)]
+    write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de")
+    split = open_split(folder / "train")
     chosen: dict[Contender, Choice] = {}
 
     def run(contender: Contender, choice: Choice, updates: int) -> dict[str, Any]:
@@ -145,15 +149,6 @@ def run_contender(
         "flops a second": sum(each * count for each, count in zip(flops, tokens, strict=True)) / seconds,
         "peak memory, GB": sum(report["peak_bytes"] for report in reports) / 1e9,
     }
-
-
-def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit:
-    """Write and open a split of random pairs, enough for the updates."""
-    count = max(LEAST_PAIRS, round(2 * updates * setting.tokens_per_update / setting.source_length))
-    sources, targets = zip(*random_pairs(setting, count), strict=True)
-    parts = [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)]
-    write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de")
-    return open_split(folder / "train")
 
 
 def plan(setting: Setting, split: BinarizedSplit, microbatches: int) -> list[NDArray[np.int64]]:

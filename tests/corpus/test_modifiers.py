@@ -11,7 +11,7 @@ from transformer_core.config import Modifier
 from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.batches import Cursor
 from transformer_core.corpus.tokens.binary import open_split
-from transformer_core.corpus.tokens.modifiers import MODIFIERS
+from transformer_core.corpus.tokens.bpe_dropout import MODIFIERS
 from transformer_core.corpus.tokens.subword import Subword
 
 NUMBER = 400
