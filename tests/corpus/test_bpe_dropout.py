@@ -6,16 +6,18 @@ from collections import Counter
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.encoded import learnt_subword, segmenting, write_binarized
+from tests.corpus.encoded import learnt_subword, write_binarized
+from transformer_core import recipes
 from transformer_core.config import Modifier
 from transformer_core.corpus.text import Pair, normalise
-from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import MODIFIERS, BpeDropout
 from transformer_core.corpus.tokens.subword import UNK, Subword
@@ -45,9 +47,12 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return made
 
 
-def dropout_of(directory: Path, probability: float = 0.2, seed: int = 1, budget: int = 200) -> Segmenting:
-    """BPE-dropout with a vocabulary, and the updates of an epoch."""
-    return Subword.load(directory / "spm.model"), *segmenting(directory, budget, bpe_dropout=probability, seed=seed)
+def segmenting(folder: Path, budget: int = 200, epoch: int = 0, **settings: Any) -> Segmenting:
+    """The vocabulary in a folder, and what segments the updates of an epoch of the pairs there with these settings of `train`."""
+    subword, split = Subword.load(folder / "spm.model"), open_split(folder / "train")
+    changes = {"tokens_per_update": 2 * budget, "tokens_per_microbatch": budget, **settings}
+    dropout = BpeDropout(subword, split, recipes.load("tatoeba").train.model_copy(update=changes))
+    return subword, dropout, BatchPlan(split.source.lengths, split.target.lengths, 2 * budget, budget, 1).epoch(epoch)
 
 
 def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:
@@ -56,7 +61,7 @@ def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:
 
 
 def epoch_of(directory: Path, epoch: int = 0, seed: int = 1) -> list[list[tuple[int, list[int], list[int]]]]:
-    _, dropout, updates = dropout_of(directory, seed=seed)
+    _, dropout, updates = segmenting(directory, bpe_dropout=0.2, seed=seed)
     return [tokens_of(dropout.segmented(update, Cursor(epoch, done))[1]) for done, update in enumerate(updates)]
 
 
@@ -79,7 +84,7 @@ def test_another_process_segments_the_same(directory: Path) -> None:
 def test_seeds_epochs_and_updates_draw_each_for_itself_whatever_was_segmented_before(directory: Path) -> None:
     first = epoch_of(directory)
     assert all(other != first for other in (epoch_of(directory, epoch=1), epoch_of(directory, seed=2)))
-    _, dropout, updates = dropout_of(directory)
+    _, dropout, updates = segmenting(directory, bpe_dropout=0.2)
     assert tokens_of(dropout.segmented(updates[0], Cursor(0, 1))[1]) != first[0]
     assert tokens_of(dropout.segmented(updates[-1], Cursor(0, len(updates) - 1))[1]) == first[-1]
 
@@ -87,7 +92,7 @@ def test_seeds_epochs_and_updates_draw_each_for_itself_whatever_was_segmented_be
 @pytest.mark.parametrize("probability", [0.05, 0.5, 1 - 1e-6])
 def test_an_update_keeps_its_pairs_within_the_budgets_and_counts_their_new_tokens(directory: Path, probability: float) -> None:
     longest = open_split(directory / "train").longest
-    _, dropout, updates = dropout_of(directory, probability, budget=longest + 7)
+    _, dropout, updates = segmenting(directory, longest + 7, bpe_dropout=probability)
     for done, plain in enumerate(updates):
         update, parts = dropout.segmented(plain, Cursor(0, done))
         assert [part.numbers.tolist() for part in parts] == [numbers.tolist() for numbers in update.microbatches]
@@ -102,7 +107,7 @@ texts = st.lists(st.sampled_from([*WORDS, "hors", "re", " ", *SYMBOLS, *ODD]), m
 
 @given(texts, st.floats(0, 1, exclude_max=True), st.integers(0, 2**64))
 def test_text_symbols_and_unknown_characters_stay(directory: Path, text: str, probability: float, seed: int) -> None:
-    subword, dropout, _ = dropout_of(directory, probability)
+    subword, dropout, _ = segmenting(directory, bpe_dropout=probability)
     (plain,) = map(np.array, subword.encode_clean([text]))
     (found,) = dropout.resegmented([plain], np.random.default_rng(seed))
     assert subword.decode(found) == subword.decode(plain)
@@ -125,7 +130,7 @@ def of_algorithm_1(costs: dict[str, float], word: tuple[str, ...], probability: 
 @pytest.mark.parametrize("probability", [0.1, 0.4, 0.8])
 @pytest.mark.parametrize("word", ["horses", "there"])
 def test_segmentations_are_as_frequent_as_by_algorithm_1(directory: Path, word: str, probability: float) -> None:
-    subword, dropout, _ = dropout_of(directory, probability)
+    subword, dropout, _ = segmenting(directory, bpe_dropout=probability)
     draws = 5_000
     sentences = [np.array(subword.encode_clean([word])[0])] * draws
     found = Counter(tuple(subword.pieces[token] for token in ids[:-1]) for ids in dropout.resegmented(sentences, np.random.default_rng(1)))
@@ -152,12 +157,11 @@ def backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def modified(folder: Path, epoch: int = 0, budget: int = 200, **shares: float) -> dict[int, Pair[str]]:
     """The pairs of an epoch by their numbers, as text."""
-    subword, split = Subword.load(folder / "spm.model"), open_split(folder / "train")
-    dropout, updates = segmenting(folder, budget, epoch, modifiers=shares)
-    found = {}
+    subword, dropout, updates = segmenting(folder, budget, epoch, modifiers=shares)
+    longest, found = open_split(folder / "train").longest, {}
     for done, update in enumerate(updates):
         for part in dropout.segmented(update, Cursor(epoch, done))[1]:
-            assert part.lengths.max() <= split.longest
+            assert part.lengths.max() <= longest
             for number, source, target in zip(part.numbers.tolist(), part.sources, part.targets, strict=True):
                 found[number] = Pair(subword.decode(source), subword.decode(target))
     return found
@@ -191,6 +195,6 @@ def test_a_typo_keeps_the_first_letter_of_a_word_and_noise_keeps_all() -> None:
 
 
 def test_without_modifiers_the_tokens_stay(backwards: Path) -> None:
-    split, (dropout, (update, *_)) = open_split(backwards / "train"), segmenting(backwards, 200)
+    split, (_, dropout, (update, *_)) = open_split(backwards / "train"), segmenting(backwards)
     for part in dropout.segmented(update, Cursor(0, 0))[1]:
         assert all(map(np.array_equal, part.sources, split.pairs(part.numbers).sources))

@@ -249,10 +249,6 @@ def _read_scores(_: Path) -> None:
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
 
-def _read_training_metrics(folder: Path) -> None:
-    write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), SCORING))
-
-
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: examples
 
@@ -285,7 +281,9 @@ READERS: dict[str, Reader] = {
     "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
     "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
                               lambda: [json.dumps(a_report().cleaning).encode()]),
-    "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
+    "training-metrics": Reader(_state(TRAINING_METRICS,
+                                      lambda folder: write_json(folder / "metrics.json", for_dvc(FIGURES, a_report(), SCORING))),
+                               _fixed(_TRAINING_METRICS)),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),

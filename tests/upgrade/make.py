@@ -57,12 +57,6 @@ class Counter(Observer):
         self.restored = state
 
 
-def write_record() -> None:
-    folder = FILES / "state/record" / RECORD.id
-    write_json(folder / RUN_FILE, RECORD.model_dump())
-    write_lines(folder / "updates.csv", ["update,loss,seconds", "100,3.25,2.5"])
-
-
 def translations(directory: Path) -> list[list[Hypothesis]]:
     """Translate the lines of `TEXT` with a model directory."""
     return on_disk.translations(Translator(*load_for_decoding(directory)), TEXT, SEARCH)
@@ -107,7 +101,9 @@ def main() -> None:
     write_lines(FILES / "decode/test.nbest.jsonl", (json.dumps(row, ensure_ascii=False) for row in recorded))
     write_json(FILES / "scores.json", {"best_by": "nll", "scores": {10: 3.25, 20: 2.5, 30: float("nan")}})
     report_exit(FILES / "state/exit/train.json", *EXIT)
-    write_record()
+    record = FILES / "state/record" / RECORD.id
+    write_json(record / RUN_FILE, RECORD.model_dump())
+    write_lines(record / "updates.csv", ["update,loss,seconds", "100,3.25,2.5"])
     continued = FILES / "continued"
     shutil.copytree(state, continued)
     expected = {"translations": recorded, "logits": logits(model), "weights": trained(continued, binarized, Counter()), "tokens": sentences}
