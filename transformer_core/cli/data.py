@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     summary = "make a corpus from two aligned text files or one table, and a params.yaml for it"
     new = add_command(subcommands, "new", run_new, summary, "letters letters.en letters.de")
-    summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
+    summary = "train a model further on a corpus, made of files as `new` does or already there; writes params.yaml"
     tune = add_command(subcommands, "tune", run_new, summary, "letters letters.en letters.de --from models/averaged")
     tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
     tune.add_argument("--mix", metavar="CORPUS", help="corpus for half of the training pairs; its test set is scored, too")
