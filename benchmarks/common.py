@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from transformer_core.config import Model, resolve
 from transformer_core.corpus.tokens.subword import EOS
-from transformer_core.presets import TransformerSize
+from transformer_core.presets import BASE, BIG, SMALL, TINY, TransformerSize
 from transformer_core.processes import cores, cpu_name
 
 SEED = 1
@@ -25,7 +24,7 @@ TARGET_PER_SOURCE, RATIO_SPREAD = 1.1, 0.15
 class Setting:
     """A model and the updates to train it with."""
 
-    preset: str
+    size: TransformerSize
     vocab_size: int
     tokens_per_update: int
     updates: int  # Number of updates that are timed.
@@ -33,21 +32,14 @@ class Setting:
     spread: float  # Standard deviation of the logarithm of lengths.
     microbatches: tuple[int, ...] = (1, 2, 4)  # Numbers of micro-batches of an update; each contender gets the one that is fastest for it.
 
-    @property
-    def size(self) -> TransformerSize:
-        """The architecture."""
-        size = resolve(Model(preset=self.preset))
-        assert isinstance(size, TransformerSize)
-        return size
-
 
 # Lengths as in Multi30k (small, tiny) and WMT. A GPU has the paper's updates: a CPU takes minutes for one.
 SETTINGS = {
-    "small": Setting("small", 8_000, 2_560, 16, 14, 0.35),
-    "base": Setting("base", 37_000, 4_096, 6, 28, 0.55),
-    "tiny": Setting("tiny", 2_000, 512, 5, 14, 0.35),
-    "gpu-base": Setting("base", 37_000, 25_000, 20, 28, 0.55, (1,)),
-    "gpu-big": Setting("big", 37_000, 25_000, 20, 28, 0.55, (1,)),
+    "small": Setting(SMALL, 8_000, 2_560, 16, 14, 0.35),
+    "base": Setting(BASE, 37_000, 4_096, 6, 28, 0.55),
+    "tiny": Setting(TINY, 2_000, 512, 5, 14, 0.35),
+    "gpu-base": Setting(BASE, 37_000, 25_000, 20, 28, 0.55, (1,)),
+    "gpu-big": Setting(BIG, 37_000, 25_000, 20, 28, 0.55, (1,)),
 }
 
 

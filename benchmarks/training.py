@@ -73,21 +73,29 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for name in options.settings:
+        print(f"{name}:", file=sys.stderr)
         with TemporaryDirectory() as folder:
             runs += [{"model": name, **run} for run in measured(SETTINGS[name], options, Path(folder))]
     report(runs, ["model", "contender", "ran as", "parameters"], options.out)
 
 
 def measured(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the runs of all rounds of a setting."""
+    """Yield the runs of all rounds of a setting, on a split of random pairs that are enough for the updates."""
     timed = options.updates or setting.updates
-    split = random_split(setting, timed, folder)
+    count = max(LEAST_PAIRS, round(2 * timed * setting.tokens_per_update / setting.source_length))
+    sources, targets = zip(*random_pairs(setting, count), strict=True)
+    parts = [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)]
+    write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de")
+    split = open_split(folder / "train")
     chosen: dict[Contender, Choice] = {}
 
     def run(contender: Contender, choice: Choice, updates: int) -> dict[str, Any]:
         ours, _ = chosen.get(OURS, choice)  # Our plan makes everyone's updates.
-        own = run_contender(contender, choice, setting, split, plan(setting, split, ours)[:updates], folder)
-        print(f"{setting.preset}, {contender.name}, {own['ran as']}: {own['target tok/s']:,.0f} target tok/s", file=sys.stderr, flush=True)
+        tokens = setting.tokens_per_update
+        plan = BatchPlan(split.source.lengths, split.target.lengths, tokens, tokens // ours, SEED).epoch(0)
+        pairs = [np.concatenate(update.microbatches) for update in plan[:updates]]
+        own = run_contender(contender, choice, setting, split, pairs, folder)
+        print(f"{contender.name}, {own['ran as']}: {own['target tok/s']:,.0f} target tok/s", file=sys.stderr, flush=True)
         return own
 
     for contender in (OURS, *PEERS):
@@ -145,22 +153,6 @@ def run_contender(
         "flops a second": sum(each * count for each, count in zip(flops, tokens, strict=True)) / seconds,
         "peak memory, GB": sum(report["peak_bytes"] for report in reports) / 1e9,
     }
-
-
-def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit:
-    """Write and open a split of random pairs, enough for the updates."""
-    count = max(LEAST_PAIRS, round(2 * updates * setting.tokens_per_update / setting.source_length))
-    sources, targets = zip(*random_pairs(setting, count), strict=True)
-    parts = [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)]
-    write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de")
-    return open_split(folder / "train")
-
-
-def plan(setting: Setting, split: BinarizedSplit, microbatches: int) -> list[NDArray[np.int64]]:
-    """Return the pairs of each update of our trainer's plan."""
-    tokens = setting.tokens_per_update
-    whole = BatchPlan(split.source.lengths, split.target.lengths, tokens, tokens // microbatches, SEED)
-    return [np.concatenate(update.microbatches) for update in whole.epoch(0)]
 
 
 def cut(split: BinarizedSplit, pairs: NDArray[np.int64], parts: int) -> list[list[int]]:

@@ -1,6 +1,5 @@
 """A clone of this repository with a tiny model on a few lines of the bundled corpora, and commands in it."""
 
-import hashlib
 import lzma
 import os
 import subprocess
@@ -14,6 +13,7 @@ from ruamel.yaml import YAML
 
 from transformer_core import recipes
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
+from transformer_core.files import sha256_of
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared/data"  # Corpora and the outputs of peers, if somebody has put them beside the repository.
@@ -105,7 +105,7 @@ class Clone:
         self.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", message)
 
     def model_bytes(self) -> str:
-        return hashlib.sha256((self.root / "models/averaged/model.safetensors").read_bytes()).hexdigest()
+        return sha256_of(self.root / "models/averaged/model.safetensors")
 
 
 def bundled(name: str, count: int | None) -> list[str]:

@@ -5,10 +5,14 @@ import ast
 import csv
 import re
 import subprocess
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from ruamel.yaml import YAML
 
 from flows.dvc.settings import settings_of_run
@@ -142,3 +146,16 @@ def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:
             opened += [(name, part) for part in text.split("\n\n") if re.search(r"0\.0\.0\.0|--host[= ](?!127\.0\.0\.1|localhost)", part)]
     assert not [name for name, part in opened if "#open-servers" not in part]
     assert len(opened) == 1
+
+
+def test_each_block_of_the_examples_prints_what_stands_below_it() -> None:
+    """The page's blocks run in its order."""
+    page = text_of("docs/examples.md")
+    blocks = re.findall(r"^```python\n(.*?)^```\n\n```(?:text|mermaid)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == page.count("```python\n")
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng():
+        for code, printed in blocks:
+            with redirect_stdout(StringIO()) as output:
+                exec(code, names)
+            assert output.getvalue() == printed, code

@@ -29,13 +29,9 @@ NOT_IMPORTED = {"fastapi"}  # Bounded for prefect's sake.
 PARTS_OF_OTHERS = {"pydantic_core", "httpx", "urllib3", "triton"}  # Triton is of a torch for GPUs alone.
 
 
-def pinned() -> dict[str, str]:
-    return {str(canonicalize_name(name)): version for name, version in (line.split("==") for line in PINS)}
-
-
 def test_every_pin_is_a_public_version_and_within_the_bounds_of_its_dependency() -> None:
     assert [line for line in PINS if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][0-9a-z.]*", line)] == []
-    versions = pinned()
+    versions = {str(canonicalize_name(name)): version for name, version in (line.split("==") for line in PINS)}
     assert [str(one) for one in REQUIRED + FOR_DEVELOPERS if not one.specifier.contains(versions[canonicalize_name(one.name)])] == []
 
 

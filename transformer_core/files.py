@@ -158,8 +158,13 @@ def write_json(path: Path, document: object) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, remedy: str = "Make it again.") -> Any:
-    """Return the document in a JSON file. Raises `UserError` (65) with this remedy: not valid JSON, or nested too deep."""
+def read_json(path: Path, remedy: str = "Make it again.", missing: str | None = None) -> Any:
+    """Return the document in a JSON file. Raises `UserError` (65) with this remedy: not valid JSON, or nested too deep.
+
+    Of a file that is missing it raises one with the remedy `missing`; without that, `FileNotFoundError`.
+    """
+    if missing and not path.exists():
+        raise UserError(f"{path}: no such file", missing)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(document, ensure_ascii=False).encode()  # Refuses escapes of no character (\ud800), which could not be written.
@@ -195,8 +200,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         path: the file; it is created if needed and names this process. A group that may write its folder may write it, too.
         what: name of the work done under the lock, for the message.
 
-    Raises:
-        UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks, or the file is another user's.
+    Raises `UserError`: 69, another process holds the lock; 78, the file system has no locks, or the file is another user's.
     """
     while True:
         with _lock_file(path) as file:

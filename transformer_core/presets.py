@@ -74,6 +74,8 @@ class TransformerSize(ModelSize):
 
 BASE = TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1)
 BIG = replace(BASE, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
+SMALL = TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1)
+TINY = TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1)
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,11 @@ ARCHITECTURES = {
             "base": BASE,
             "big": BIG,
             **{f"table3/{name}": row.size for name, row in TABLE_3.items()},
-            "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
+            "small": SMALL,
             # For fast translation on a CPU: the sizes of student models that learn from a larger one (Kim and Rush 2016).
             "student-base": replace(BASE, decoder_layers=2),
             "student-tiny": replace(BASE, d_model=256, d_ff=1536, d_k=32, d_v=32, decoder_layers=2),
-            "tiny": TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1),
+            "tiny": TINY,
         },
         model="transformer_core.models.transformer:Transformer",
     )

@@ -63,14 +63,11 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
     Few tasks wait for each process, so memory is bounded. The function, tasks and results are pickled. Processes of this machine end with
     this one, even if it is killed.
 
-    Args:
-        workers: number of processes of this machine; or where workers of Dask are, as `machine.scheduler` says it. Their number does not
-            change the results, and the tasks of one that is lost run on another.
+    `workers` is their number, or where workers of Dask are, as `machine.scheduler` says it. Their number does not change the results, and
+    the tasks of one that is lost run on another.
 
-    Raises:
-        UserError: exit code 75; processes end early, as the kernel ends one when memory runs out. 69; the workers elsewhere are away. 78;
-            they have other code than this machine, or Dask is not installed.
-        Exception: of `function` or `tasks`, after the results of earlier tasks.
+    Raises `UserError`: 75, processes end early, as the kernel ends one when memory runs out; 69, the workers elsewhere are away; 78, they
+    have other code than this machine, or Dask is not installed. Errors of `function` or `tasks` come after the results of earlier tasks.
     """
     if workers == 1:
         yield from map(function, tasks)
@@ -177,10 +174,16 @@ def _result_elsewhere(code: str, function: Callable[[Any], Any], task: Any) -> A
 
 @cache
 def _code() -> str:
-    """Return a sum of all that results depend on beside the task."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    versions = f"{platform.python_version()} {version('sentencepiece')} {version('numpy')}"
-    return sha256(versions.encode() + b"".join(file.read_bytes() for file in files)).hexdigest()
+    """Return what results depend on beside the task."""
+    return f"{digest_of_code()} {platform.python_version()} {version('sentencepiece')} {version('numpy')}"
+
+
+def digest_of_code() -> str:
+    """Return a digest of this package's modules, by which processes notice that their machines have other versions of it."""
+    package, digest = Path(__file__).parent, sha256()
+    for module in sorted(package.rglob("*.py")):
+        digest.update(module.relative_to(package).as_posix().encode() + b"\0" + module.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def end_with_parent() -> None:

@@ -3,7 +3,6 @@
 setup.py imports this module to copy `FILES` into a wheel, so importing it must need only the standard library.
 """
 
-import re
 import subprocess
 from pathlib import Path
 
@@ -31,13 +30,10 @@ PACKAGED = "project_files"
 # Folder of a project with the SHA-256 sums of the installed code, one file per stage.
 SUMS = "installed"
 _INSTALLED = Path(__file__).parents[1]  # site-packages, or the root of a clone
-_STAGE = re.compile(r"  (\w+):\n")
-_CODE = re.compile(r"      - ((?:transformer_core|flows)/.+)\n")
-_FIRST_COMMENT = re.compile(r"\A(?:#.*\n)+")
 _COMMENT = """\
-# The DAG: the command, inputs and outputs of each stage. Settings are in params.yaml; section `machine` is in no stage's params, because it
-# cannot change a result. installed/STAGE.sha256 lists the installed code of a stage. After an upgrade of transformer-pipeline,
-# `transformer-core new .` writes these lists again, and `dvc repro` runs the stages whose code has changed.
+The DAG: the command, inputs and outputs of each stage. Settings are in params.yaml; section `machine` is in no stage's params, because it
+cannot change a result. installed/STAGE.sha256 lists the installed code of a stage. After an upgrade of transformer-pipeline,
+`transformer-core new .` writes these lists again, and `dvc repro` runs the stages whose code has changed.
 """
 
 
@@ -80,20 +76,17 @@ def check_repository(root: Path) -> str:
 
 def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:
     """Return the text of dvc.yaml with one list of sums in place of each stage's code, and the paths of that code by stage."""
-    lines: list[str] = []
+    from transformer_core.yaml_io import editable_yaml, yaml_text
+
+    document = editable_yaml(dag, "dvc.yaml")
+    document.yaml_set_start_comment(_COMMENT)
     code: dict[str, list[str]] = {}
-    stage = ""
-    for line in _FIRST_COMMENT.sub(_COMMENT, dag).splitlines(keepends=True):
-        stage = heading[1] if (heading := _STAGE.fullmatch(line)) else stage
-        dependency = _CODE.fullmatch(line)
-        if dependency is None:
-            lines.append(line)
-        elif stage in code:
-            code[stage].append(dependency[1])
-        else:
-            code[stage] = [dependency[1]]
-            lines.append(f"      - {SUMS}/{stage}.sha256\n")
-    return "".join(lines), code
+    for stage, entry in document["stages"].items():
+        code[stage] = [path for path in entry["deps"] if path.startswith(("transformer_core/", "flows/"))]
+        for path in code[stage]:
+            entry["deps"].remove(path)
+        entry["deps"].append(f"{SUMS}/{stage}.sha256")
+    return yaml_text(document), code
 
 
 def text_of(name: str) -> str:

@@ -64,7 +64,11 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
         raise configuration_error(fault, "Name a model of these languages.")
     if other:
         _mix_in(path, entry.languages, other)
-    start = _in_pretrained(model, entry.name)
+    start = PRETRAINED / model.resolve().name
+    if start.resolve() != model.resolve():
+        start = PRETRAINED / entry.name
+        shutil.rmtree(start, ignore_errors=True)
+        shutil.copytree(model, start)
     pairs = entry.size.pairs if entry.size else 0
     text = recipes.for_own_data(entry.name, config.source, config.target, pairs, 0, 0, count_words=count_words)
     document, subword = editable_yaml(text, entry.name), Subword.load(start / SUBWORD)
@@ -80,14 +84,6 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
     if other:
         document["train"]["mix"] = [{"weights": {_NEW: 1, _OLD: 1}}]
     return yaml_text(document)
-
-
-def _in_pretrained(model: Path, name: str) -> Path:
-    """Return a model directory in pretrained/: this one, or a copy of it as pretrained/NAME."""
-    if model.resolve().parent == PRETRAINED.resolve():
-        return PRETRAINED / model.resolve().name
-    shutil.rmtree(PRETRAINED / name, ignore_errors=True)
-    return Path(shutil.copytree(model, PRETRAINED / name))
 
 
 def _section(config: ModelConfig) -> dict[str, Any]:

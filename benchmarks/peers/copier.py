@@ -37,10 +37,11 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
                 parameter.mul_(_OTHERS)
         model.embedding.weight[:, : size.d_k] = 0
         model.embedding.weight[:, -_FOR_THE_SHIFT:] = 0
-        position, token = _positions(size), _shares(size)
+        position, token = torch.eye(size.d_k, size.d_model), _shares(size)
+        position[:, -_FOR_THE_SHIFT::2] = -2 / _FOR_THE_SHIFT  # (d_k, D): the dimensions of the position, without the shift.
         attention = last.cross_attention
-        attention.query.weight.copy_(position.repeat(size.heads, 1))
-        attention.key.weight.copy_(position.repeat(size.heads, 1))
+        attention.query.weight.copy_(position.repeat(size.heads, 1) * _SHARPNESS)
+        attention.key.weight.copy_(position.repeat(size.heads, 1) * _SHARPNESS)
         attention.value.weight.copy_(token)
         attention.output.weight.copy_(token.T * _GAIN)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -54,13 +55,6 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
         training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
     )
     save_model(directory, dict(model.state_dict()), config, subword)
-
-
-def _positions(size: TransformerSize) -> Tensor:
-    """Return (d_k, D): the dimensions of the position, without the shift."""
-    picked = torch.eye(size.d_k, size.d_model)
-    picked[:, -_FOR_THE_SHIFT::2] = -2 / _FOR_THE_SHIFT
-    return picked * _SHARPNESS
 
 
 def _shares(size: TransformerSize) -> Tensor:

@@ -195,7 +195,7 @@ def test_the_plan_of_a_corpus_that_is_here_says_what_it_is_like(call: Call) -> N
 
 def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in {*recipes.names()} - {"own-data"}:
+    for name in (name for name in recipes.names() if not name.startswith("own-data")):
         plan = plan_data(recipes.load(name))
         assert {file.split for file in plan.files} == {"train", "valid", "test"}, name
         assert min(plan.disk.values()) >= 0 < sum(plan.disk.values()), name

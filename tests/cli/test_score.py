@@ -1,21 +1,32 @@
-"""transformer-core score: its lines and its last line."""
+"""transformer-core score and compare."""
 
+import json
 import math
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call, write
+from tests.embedding_metric import write_checkpoint
+from transformer_core.cli import main
 from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.external import Scorer
 
 SOURCES = ["the dog sees a cat", "a cat sees the house", "the house"]
 TARGETS = ["der Hund sieht eine Katze", "", "das Haus"]
+SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
+REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
+A = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen.", "Die Frau hat das Buch gelesen."]
+B = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch gelesen."]
 
 
 @pytest.fixture(autouse=True)
-def pairs(call: Call) -> None:  # noqa: ARG001  # In the folder that it moves to.
-    write("a.en", SOURCES)
-    write("a.de", TARGETS)
+def files(call: Call) -> None:  # noqa: ARG001  # In the folder that it moves to.
+    texts = {"a.en": SOURCES, "a.de": TARGETS, "a.hyp": A, "b.hyp": B, "ref.de": REFERENCES, "src.en": SOURCE}
+    for name, lines in texts.items():
+        write(name, lines)
 
 
 def rows(out: str) -> list[list[str]]:
@@ -61,3 +72,54 @@ def test_a_piece_with_a_line_feed_stays_in_its_line(call: Call, monkeypatch: pyt
     """Which only somebody else's vocabulary has."""
     monkeypatch.setattr(Subword, "pieces", ["up\ndown"] * 40)
     assert call("score", "--model", "transformer", "--tokens", "a.en", "a.de").out.count("\n") == 3
+
+
+def test_the_table_has_scores_differences_and_p_values_and_the_sentences_follow(call: Call) -> None:
+    done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--source", "src.en")
+    assert (done.code, done.err) == (0, "")
+    heading, table, gains, gained, losses, lost = done.out.rstrip("\n").split("\n\n")
+    assert heading == "A is a.hyp\nB is b.hyp"
+    rows = table.split("\n")
+    assert rows[0].split() == ["3", "lines", "A", "B", "B", "-", "A", "p-value"]
+    assert [row.split()[0] for row in rows[1:4]] == ["BLEU", "chrF2", "TER"]
+    assert [line.split(": ")[0] for line in rows[-3:]] == ["BLEU", "chrF2", "TER"]
+    assert (gains, losses) == ("Largest gains of B over A by chrF2:", "Largest gains of A over B by chrF2:")
+    assert gained.split("\n")[0].endswith("in A, 100.0 in B")
+    assert [line[13:] for line in gained.split("\n")[1:]] == [SOURCE[1], REFERENCES[1], A[1], B[1]]
+    assert [line[13:] for line in lost.split("\n")[1:]] == [SOURCE[0], REFERENCES[0], A[0], B[0]]
+
+
+def test_a_command_compares_by_comet_of_the_sources_too(call: Call, tmp_path: Path) -> None:
+    command = write_checkpoint(tmp_path / "metric.pt")
+    done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--source", "src.en", "--comet", command, "--json")
+    comet = json.loads(done.out)["scores"][-1]
+    assert comet["metric"] == "COMET"
+    assert comet["signature"].startswith(command)
+    with Scorer(command, "--comet") as scorer:
+        means = [100 * sum(scorer.scores(SOURCE, side, REFERENCES)) / 3 for side in (A, B)]
+    assert [comet["baseline"], comet["candidate"]] == pytest.approx(means)
+    assert means[0] != means[1]
+    without = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--comet", command)
+    assert (without.code, without.err) == (78, "--comet: needs the source sentences. Name their file with --source.\n")
+
+
+def test_the_name_of_a_file_need_not_be_utf8(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    named = os.fsdecode(b"\xff.hyp")
+    Path("a.hyp").rename(named)
+    assert main(["compare", named, "b.hyp", "--ref", "ref.de"]) == 0
+    assert capsysbinary.readouterr().out.startswith(b"A is \xff.hyp\nB is b.hyp\n")
+
+
+def test_a_document_holds_the_same_and_tokenised_references_are_pointed_out(call: Call) -> None:
+    write("ref.de", [line.replace(".", " .") for line in REFERENCES])
+    done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--json")
+    assert (done.code, done.err) == (0, "ref.de: looks tokenised; compare these scores only with each other.\n")
+    document = json.loads(done.out)
+    assert document["lines"] == 3
+    bleu, chrf, ter = document["scores"]
+    assert [score["metric"] for score in (bleu, chrf, ter)] == ["BLEU", "chrF2", "TER"]
+    assert bleu["difference"] == bleu["candidate"] - bleu["baseline"]
+    assert bleu["significant"] == (bleu["p_value"] < 0.05)
+    assert all(score["signature"].startswith("nrefs:1|ar:10000|seed:12345|") for score in (bleu, chrf, ter))
+    assert [(sentence["line"], sentence["source"], sentence["b"]) for sentence in document["gains"]] == [(2, None, B[1])]
+    assert [sentence["line"] for sentence in document["losses"]] == [1]

@@ -4,12 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_core import recipes
 from transformer_core.config import Bpe
-from transformer_core.corpus.tokens.batches import BatchPlan, GlobalBatch
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, open_split
-from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.binary import Meta
 from transformer_core.corpus.tokens.subword import Subword, train_subword
 
 Rows = Sequence[Sequence[int]]
@@ -38,11 +35,3 @@ def write_binarized(
     parts = [EncodedPairs.of(sources, targets, 1, size, max_tokens)]
     origin = {"vocabulary_hash": name, "source": "en", "target": "de"}
     return {split: write_split(folder / split, parts, vocab_size=size, **origin) for split in splits}
-
-
-def segmenting(folder: Path, budget: int, epoch: int = 0, **settings: Any) -> tuple[BpeDropout, list[GlobalBatch]]:
-    """What segments the updates of an epoch of the pairs and the vocabulary in a folder, with settings of section `train`, and these."""
-    subword, split = Subword.load(folder / "spm.model"), open_split(folder / "train")
-    changes = {"tokens_per_update": 2 * budget, "tokens_per_microbatch": budget, **settings}
-    dropout = BpeDropout(subword, split, recipes.load("tatoeba").train.model_copy(update=changes))
-    return dropout, BatchPlan(split.source.lengths, split.target.lengths, 2 * budget, budget, 1).epoch(epoch)

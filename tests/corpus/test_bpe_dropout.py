@@ -6,17 +6,20 @@ from collections import Counter
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.encoded import learnt_subword, segmenting, write_binarized
-from transformer_core.corpus.text import normalise
-from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
+from tests.corpus.encoded import learnt_subword, write_binarized
+from transformer_core import recipes
+from transformer_core.config import Modifier
+from transformer_core.corpus.text import Pair, normalise
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import Pairs, open_split
-from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.bpe_dropout import MODIFIERS, BpeDropout
 from transformer_core.corpus.tokens.subword import UNK, Subword
 
 # Letters that combine, that join, of both directions, beyond 16 bits; a private one of SentencePiece's (U+2585), which it never learns.
@@ -24,6 +27,8 @@ ODD = "a b.ß\u0301\u0600אب\u0e33한\u1100\u20e3\u2028\ufeff\ufffd\uff21\u2047
 SYMBOLS = ["<n>", "a.", "⁇", "Q", "Q9"]
 Segmenting = tuple[Subword, BpeDropout, list[GlobalBatch]]
 WORDS = ["horse", "horses", "sees", "seen", "other", "another", "there", "where", "nothing", "things", "singing", "bird"]
+NUMBER = 400
+LETTERS = "abdeghiknorstu"
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["unknown", "bytes"])
@@ -42,9 +47,12 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return made
 
 
-def dropout_of(directory: Path, probability: float = 0.2, seed: int = 1, budget: int = 200) -> Segmenting:
-    """BPE-dropout with a vocabulary, and the updates of an epoch."""
-    return Subword.load(directory / "spm.model"), *segmenting(directory, budget, bpe_dropout=probability, seed=seed)
+def segmenting(folder: Path, budget: int = 200, epoch: int = 0, **settings: Any) -> Segmenting:
+    """The vocabulary in a folder, and what segments the updates of an epoch of the pairs there with these settings of `train`."""
+    subword, split = Subword.load(folder / "spm.model"), open_split(folder / "train")
+    changes = {"tokens_per_update": 2 * budget, "tokens_per_microbatch": budget, **settings}
+    dropout = BpeDropout(subword, split, recipes.load("tatoeba").train.model_copy(update=changes))
+    return subword, dropout, BatchPlan(split.source.lengths, split.target.lengths, 2 * budget, budget, 1).epoch(epoch)
 
 
 def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:
@@ -53,7 +61,7 @@ def tokens_of(parts: list[Pairs]) -> list[tuple[int, list[int], list[int]]]:
 
 
 def epoch_of(directory: Path, epoch: int = 0, seed: int = 1) -> list[list[tuple[int, list[int], list[int]]]]:
-    _, dropout, updates = dropout_of(directory, seed=seed)
+    _, dropout, updates = segmenting(directory, bpe_dropout=0.2, seed=seed)
     return [tokens_of(dropout.segmented(update, Cursor(epoch, done))[1]) for done, update in enumerate(updates)]
 
 
@@ -76,7 +84,7 @@ def test_another_process_segments_the_same(directory: Path) -> None:
 def test_seeds_epochs_and_updates_draw_each_for_itself_whatever_was_segmented_before(directory: Path) -> None:
     first = epoch_of(directory)
     assert all(other != first for other in (epoch_of(directory, epoch=1), epoch_of(directory, seed=2)))
-    _, dropout, updates = dropout_of(directory)
+    _, dropout, updates = segmenting(directory, bpe_dropout=0.2)
     assert tokens_of(dropout.segmented(updates[0], Cursor(0, 1))[1]) != first[0]
     assert tokens_of(dropout.segmented(updates[-1], Cursor(0, len(updates) - 1))[1]) == first[-1]
 
@@ -84,7 +92,7 @@ def test_seeds_epochs_and_updates_draw_each_for_itself_whatever_was_segmented_be
 @pytest.mark.parametrize("probability", [0.05, 0.5, 1 - 1e-6])
 def test_an_update_keeps_its_pairs_within_the_budgets_and_counts_their_new_tokens(directory: Path, probability: float) -> None:
     longest = open_split(directory / "train").longest
-    _, dropout, updates = dropout_of(directory, probability, budget=longest + 7)
+    _, dropout, updates = segmenting(directory, longest + 7, bpe_dropout=probability)
     for done, plain in enumerate(updates):
         update, parts = dropout.segmented(plain, Cursor(0, done))
         assert [part.numbers.tolist() for part in parts] == [numbers.tolist() for numbers in update.microbatches]
@@ -99,7 +107,7 @@ texts = st.lists(st.sampled_from([*WORDS, "hors", "re", " ", *SYMBOLS, *ODD]), m
 
 @given(texts, st.floats(0, 1, exclude_max=True), st.integers(0, 2**64))
 def test_text_symbols_and_unknown_characters_stay(directory: Path, text: str, probability: float, seed: int) -> None:
-    subword, dropout, _ = dropout_of(directory, probability)
+    subword, dropout, _ = segmenting(directory, bpe_dropout=probability)
     (plain,) = map(np.array, subword.encode_clean([text]))
     (found,) = dropout.resegmented([plain], np.random.default_rng(seed))
     assert subword.decode(found) == subword.decode(plain)
@@ -122,7 +130,7 @@ def of_algorithm_1(costs: dict[str, float], word: tuple[str, ...], probability: 
 @pytest.mark.parametrize("probability", [0.1, 0.4, 0.8])
 @pytest.mark.parametrize("word", ["horses", "there"])
 def test_segmentations_are_as_frequent_as_by_algorithm_1(directory: Path, word: str, probability: float) -> None:
-    subword, dropout, _ = dropout_of(directory, probability)
+    subword, dropout, _ = segmenting(directory, bpe_dropout=probability)
     draws = 5_000
     sentences = [np.array(subword.encode_clean([word])[0])] * draws
     found = Counter(tuple(subword.pieces[token] for token in ids[:-1]) for ids in dropout.resegmented(sentences, np.random.default_rng(1)))
@@ -132,3 +140,61 @@ def test_segmentations_are_as_frequent_as_by_algorithm_1(directory: Path, word: 
     for end, share in expected.items():
         # Binomial: five standard deviations either way, and one draw for those hardly ever seen.
         assert abs(found[end] - draws * share) <= 5 * (draws * share * (1 - share)) ** 0.5 + 1
+
+
+@pytest.fixture(scope="module")
+def backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs with a word of their own, whose target is the source backwards; each tenth begins with a tag."""
+    made, random = tmp_path_factory.mktemp("text"), Random(1)
+    words = {"".join(random.choices(LETTERS, k=6)) for _ in range(NUMBER + 50)}
+    sources = ["<t> " * (number % 10 == 0) + f"it is a {word}, I see." for number, word in enumerate(sorted(words)[:NUMBER])]
+    targets = [f"{source.split()[-3]} see I." for source in sources]
+    others = ["# * ~ ^ _ | \\ < > + =", LETTERS.upper(), *map(str.upper, sources)]
+    subword = learnt_subword([*sources, *targets, *others], made / "spm.model", vocab_size=120, user_symbols=["<t>"])
+    write_binarized(made, subword.encode_clean(sources), subword.encode_clean(targets), subword)
+    return made
+
+
+def modified(folder: Path, epoch: int = 0, budget: int = 200, **shares: float) -> dict[int, Pair[str]]:
+    """The pairs of an epoch by their numbers, as text."""
+    subword, dropout, updates = segmenting(folder, budget, epoch, modifiers=shares)
+    longest, found = open_split(folder / "train").longest, {}
+    for done, update in enumerate(updates):
+        for part in dropout.segmented(update, Cursor(epoch, done))[1]:
+            assert part.lengths.max() <= longest
+            for number, source, target in zip(part.numbers.tolist(), part.sources, part.targets, strict=True):
+                found[number] = Pair(subword.decode(source), subword.decode(target))
+    return found
+
+
+@pytest.mark.parametrize("modifier", MODIFIERS)
+def test_a_share_of_the_pairs_is_modified_others_in_each_epoch_and_none_with_a_symbol(backwards: Path, modifier: Modifier) -> None:
+    plain = modified(backwards)
+    first, again, other, smaller = (modified(backwards, **{modifier: 0.4}, **more) for more in ({}, {}, {"epoch": 1}, {"budget": 100}))
+    assert plain.keys() == first.keys() == set(range(NUMBER))
+    assert first == again == smaller != other
+    changed = [number for number in plain if first[number] != plain[number]]
+    # Binomial with n = 360 and p = 0.4: mean 144, standard deviation 9.3. Typos and noise leave many as they are.
+    assert 30 < len(changed) < 185
+    assert all(number % 10 for number in changed)
+    for number in changed:
+        (source, target), (old, translation) = first[number], plain[number]
+        if modifier in ("typos", "noise"):
+            assert (target, source != old) == (translation, True)
+        else:
+            assert target != translation
+            assert source.casefold().rstrip(".") == old.casefold().rstrip(".")
+
+
+def test_a_typo_keeps_the_first_letter_of_a_word_and_noise_keeps_all() -> None:
+    text = Pair("understanding everything", "alles verstehen")
+    typed, noisy = ({MODIFIERS[name](text, Random(seed)).source for seed in range(50)} for name in ("typos", "noise"))
+    assert len(typed) > 30 < len(noisy)
+    assert all([word[0] for word in source.split()] == ["u", "e"] and abs(len(source) - 24) < 9 for source in typed)
+    assert {"".join(letter for letter in source if letter.isalpha() or letter == " ") for source in noisy} == {text.source}
+
+
+def test_without_modifiers_the_tokens_stay(backwards: Path) -> None:
+    split, (_, dropout, (update, *_)) = open_split(backwards / "train"), segmenting(backwards)
+    for part in dropout.segmented(update, Cursor(0, 0))[1]:
+        assert all(map(np.array_equal, part.sources, split.pairs(part.numbers).sources))

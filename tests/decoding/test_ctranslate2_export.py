@@ -20,13 +20,10 @@ def directory(tmp_path: Path) -> Path:
     return write_drawn(tmp_path / "model", SIZE)
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(directory: Path, tmp_path: Path) -> None:
     export_model(directory, tmp_path / "out")
-    assert names(tmp_path / "out") == ["config.json", "model.bin", "search.json", "shared_vocabulary.json", "spm.model"]
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"config.json", "model.bin", "search.json", "shared_vocabulary.json", "spm.model"}
     assert (tmp_path / "out/spm.model").read_bytes() == (directory / "spm.model").read_bytes()
     assert json.loads((tmp_path / "out/shared_vocabulary.json").read_text(encoding="utf-8"))[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     settings = json.loads((tmp_path / "out/config.json").read_text(encoding="utf-8"))

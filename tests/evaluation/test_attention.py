@@ -101,7 +101,7 @@ def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(s
         for row, token in enumerate(read):
             model.step(torch.tensor([token]), state)
             wanted = (state.memory[0] @ state.hidden[-1][0][0]).softmax(dim=0)
-            assert maps.of("cross", 1, 1)[row].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
+            assert maps.weights["cross"][0, 0, row].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 def test_a_picture_shows_the_weights_of_each_chosen_head_with_their_pieces(subword: Subword) -> None:

@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,17 +27,12 @@ def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
     assert scores_by_length(SCORING, sources, outputs, references)[1] == GroupScore("11-20", 2, long)
 
 
-def chosen_of(scores: Sequence[float], count: int) -> list[int]:
-    """The examples of sentences of which those with the full score are right."""
-    return choose_examples(scores, [score == 100 for score in scores], count)
-
-
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
 def test_examples_are_from_the_best_to_the_worst_at_equal_distances_without_those_that_are_right(scores: list[int], count: int) -> None:
-    others = sorted((10.0 * score for score in scores if score < 10), reverse=True)
-    chosen = chosen_of([10.0 * score for score in scores], count)
+    others = sorted((score for score in scores if score < 10), reverse=True)
+    chosen = choose_examples(scores, [score == 10 for score in scores], count)
     assert len(set(chosen)) == len(chosen) == min(count, len(others))
-    found = [10.0 * scores[index] for index in chosen]
+    found = [scores[index] for index in chosen]
     assert found == sorted(found, reverse=True)
     if count >= len(others):
         assert found == others

@@ -14,6 +14,7 @@ from transformer_core.corpus.text import normalise
 from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu, tokenizer_in, tokenizer_of
 from transformer_core.evaluation.metrics import SCORING, output_shares, score
 from transformer_core.evaluation.scoring import scoring_of
+from transformer_core.evaluation.variety import collapse, in_words, variety
 from transformer_core.tasks import TRANSLATION, task_of
 
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
@@ -192,3 +193,28 @@ def test_ter_is_left_out_where_a_line_would_take_many_seconds() -> None:
         assert [found.score.name for found in SCORING.comparisons(longer[0], *longer)] == ["BLEU", "chrF2"]
     short = words.rsplit(" ", 1)[0]
     assert score([short], [short], "de").values["ter"] == 0
+
+
+NUMBERED = [f"Satz {number} ist ein anderer" for number in range(20)]
+
+
+def test_shares_of_outputs_are_counted_beside_those_of_the_references() -> None:
+    outputs = ["das ist ein Hund das ist ein Hund", "我们明天去我们明天去", "eins zwei drei", "eins zwei drei", ""]
+    found = variety(outputs, [*NUMBERED[:4], "so ist es und so ist es"])
+    assert list(found.values()) == [40, 80, 40, 20, 100, 20]
+    assert "40.0% are the commonest text, 80.0% distinct (references 100.0%), 40.0% have" in in_words(found | {"length_ratio": 1.0})
+    assert in_words({"bleu": 20.0}) == collapse({"bleu": 20.0}) == ""  # Scores of an older version or another task.
+
+
+@pytest.mark.parametrize(
+    ("outputs", "collapsed"),
+    [
+        (NUMBERED, False),
+        ([*NUMBERED[:18], "ein", "ein"], True),
+        ([NUMBERED[number % 10] for number in range(20)], True),
+        ([*NUMBERED[:17], *(f"{number} ein Hund und ein Hund und" for number in range(3))], True),
+    ],
+    ids=["as varied as the references", "one text too often", "few distinct", "phrases repeated"],
+)
+def test_outputs_much_less_varied_than_the_references_are_warned_of(outputs: list[str], collapsed: bool) -> None:
+    assert bool(collapse(score(outputs, NUMBERED, "de").parts)) == collapsed

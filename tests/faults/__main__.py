@@ -36,14 +36,9 @@ def main() -> int:
         finally:
             rounds.close()
     table = pd.read_csv(rows, keep_default_na=False)
-    print(by_fault(table).to_markdown())
-    return int((table["problems"] != "").any())
-
-
-def by_fault(table: pd.DataFrame) -> pd.DataFrame:
-    """How the rounds of each fault ended."""
     outcome = table["outcome"].where(table["problems"] == "", "problem")
-    return pd.crosstab(table["fault"], outcome, margins=True, margins_name="all")
+    print(pd.crosstab(table["fault"], outcome, margins=True, margins_name="all").to_markdown())
+    return int((table["problems"] != "").any())
 
 
 if __name__ == "__main__":

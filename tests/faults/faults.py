@@ -82,11 +82,6 @@ class Scene:
         return Ended(second.code, first.output + second.output, first.left + second.left)
 
 
-def terminate(scene: Scene) -> Ended:
-    """SIGTERM to the command, as a scheduler does."""
-    return scene.strike(lambda: scene.signal(signal.SIGTERM))
-
-
 def second(scene: Scene) -> Ended:
     """A second ``dvc repro`` beside the first."""
     other = Home(scene.home.folder, scene.home.environment, "second.log")
@@ -259,7 +254,8 @@ FAULTS: Mapping[str, Fault] = {
     "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),
     "kill -9 of MLflow's server": Fault(kill_mlflow_server, WITH_MLFLOW),
-    "SIGTERM": Fault(terminate),
+    # As a scheduler does.
+    "SIGTERM": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGTERM))),
     # To everything in the foreground.
     "Ctrl-C": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGINT, group=True))),
     "a second dvc repro": Fault(second, commands=(DVC,)),

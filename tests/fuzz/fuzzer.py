@@ -1,16 +1,16 @@
 """A byte fuzzer: seeded mutations of valid examples, each read in this process under a bound of time and memory."""
 
-import contextlib
 import io
 import random
 import re
 import resource
-import shutil
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from transformer_core.errors import UserError
 
@@ -94,25 +94,23 @@ def _mutate(data: bytearray, draw: random.Random, examples: Sequence[bytes]) -> 
             data[place:place] = draw.choice((_LAUGHS, draw.randbytes(draw.choice((1, 16, 200)))))
 
 
-def check(reader: Reader, numbers: range, seed: int, folder: Path) -> None:
-    """Read inputs of these numbers, each in the folder, which is emptied before; fail with those that are neither taken nor refused."""
+def check(reader: Reader, numbers: range, seed: int) -> None:
+    """Read inputs of these numbers; fail with those that are neither taken nor refused."""
     examples, findings = reader.examples(), []
-    with contextlib.chdir(folder), contextlib.ExitStack() as bounds:
-        _fault(reader.read, examples[0], folder, is_example=True)  # What it imports can be large, and is none of an input's.
-        bounds.enter_context(_memory_bound())
+    _fault(reader.read, examples[0], is_example=True)  # What it imports can be large, and is none of an input's.
+    with _memory_bound():
         for number in numbers:
-            _empty(folder)
-            if fault := _fault(reader.read, mutated(examples, number, seed), folder, is_example=number < len(examples)):
+            if fault := _fault(reader.read, mutated(examples, number, seed), is_example=number < len(examples)):
                 findings.append(f"input {number}: {fault}")
     assert not findings, "\n".join(findings)
 
 
-def _fault(read: Read, data: bytes, folder: Path, is_example: bool) -> str | None:
-    """Return what is wrong with a reader's answer to an input."""
+def _fault(read: Read, data: bytes, is_example: bool) -> str | None:
+    """Return what is wrong with a reader's answer to an input, which it reads in an empty folder."""
     printed = io.StringIO()
     try:
-        with _time_bound(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            read(data, folder)
+        with TemporaryDirectory() as folder, chdir(folder), _time_bound(), redirect_stdout(printed), redirect_stderr(printed):
+            read(data, Path(folder))
     except UserError as error:
         text = str(error)
         if is_example:
@@ -132,7 +130,7 @@ class _TooSlowError(BaseException):
     """The time bound was reached. No `Exception`, so that a reader does not turn it into a message."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def _time_bound() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise _TooSlowError
@@ -146,7 +144,7 @@ def _time_bound() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _memory_bound() -> Iterator[None]:
     """Let this process grow by at most `BYTES`; beyond, Python raises `MemoryError`."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -156,11 +154,3 @@ def _memory_bound() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -22,8 +22,8 @@ ARRAYS = ("training-state", "model-weights", "tokens", "shortlist")
 
 @pytest.mark.parametrize("numbers", [range(15), pytest.param(range(15, 200), marks=pytest.mark.slow)], ids=["some", "many"])
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_is_read_or_refused_in_words(tmp_path: Path, name: str, numbers: range) -> None:
-    check(READERS[name], numbers, seed=1, folder=tmp_path)
+def test_a_damaged_file_is_read_or_refused_in_words(name: str, numbers: range) -> None:
+    check(READERS[name], numbers, seed=1)
 
 
 class _Planted:

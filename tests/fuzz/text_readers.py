@@ -81,10 +81,6 @@ _OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:
 _CLEAN = recipes.load("own-data").clean.model_copy(update={"drop_overlap": False})
 
 
-def _params() -> list[bytes]:
-    return [recipes.read(name).encode() for name in ("tatoeba", "own-data", "tatoeba-convolutional", "table3/big")]
-
-
 def _read_params(data: bytes, folder: Path) -> None:
     """Write a recipe over a params.yaml that a person has edited; read that, with changed settings too."""
     file = folder / "params.yaml"
@@ -151,6 +147,7 @@ def _packed(suffix: str) -> Read:
     return read
 
 
+_RECIPES = ("tatoeba", "own-data", "tatoeba-convolutional", "table3/big")
 _MULTI30K = PACKAGED_ENTRIES / "multi30k.yaml"
 _MEMBERS = [("un/a.en", _TEXT), ("un/a.de.gz", gzip.compress(_TEXT, mtime=0)), ("../../un/b.de", b"no")]
 
@@ -252,10 +249,6 @@ def _read_scores(_: Path) -> None:
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
 
-def _read_training_metrics(folder: Path) -> None:
-    write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), SCORING))
-
-
 def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: examples
 
@@ -265,7 +258,7 @@ def _packed_examples(*modes: str) -> Callable[[], Sequence[bytes]]:
 
 
 READERS: dict[str, Reader] = {
-    "params": Reader(_read_params, _params),
+    "params": Reader(_read_params, lambda: [recipes.read(name).encode() for name in _RECIPES]),
     "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
     "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
     "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
@@ -288,7 +281,9 @@ READERS: dict[str, Reader] = {
     "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
     "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
                               lambda: [json.dumps(a_report().cleaning).encode()]),
-    "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
+    "training-metrics": Reader(_state(TRAINING_METRICS,
+                                      lambda folder: write_json(folder / "metrics.json", for_dvc(FIGURES, a_report(), SCORING))),
+                               _fixed(_TRAINING_METRICS)),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),

@@ -100,7 +100,7 @@ def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_of_a_search(compiled: list[Any], dtype: torch.dtype) -> None:
-    from transformer_core.models.ops.logits_kernel import normaliser_and_maxima
+    from transformer_core.models.ops.logits_kernels import normaliser_and_maxima
 
     normaliser_and_maxima(drawn(3, 37_000, dtype=dtype).detach(), 576, 3)
     assert len(compiled) == 1
@@ -108,7 +108,7 @@ def test_logits_of_a_search(compiled: list[Any], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_loss(compiled: list[Any], dtype: torch.dtype) -> None:
-    from transformer_core.models.ops.loss_kernel import gradient_in_place
+    from transformer_core.models.ops.logits_kernels import gradient_in_place
 
     gradient_in_place(drawn(3, 37_000, dtype=dtype), torch.zeros(3, dtype=torch.long), 0.1)
     assert len(compiled) == 1

@@ -136,7 +136,7 @@ def test_attention_of_hypotheses_is_pytorchs(hypotheses: int, dtype: torch.dtype
 @pytest.mark.parametrize("vocabulary", [5, 2_000, 37_000])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_loss_and_its_gradient_are_pytorchs(vocabulary: int, label_smoothing: float) -> None:
-    from transformer_core.models.ops.loss_kernel import gradient_in_place
+    from transformer_core.models.ops.logits_kernels import gradient_in_place
 
     torch.manual_seed(0)
     logits = torch.randn(6, vocabulary, device=DEVICE) * 3
@@ -155,7 +155,7 @@ def test_loss_and_its_gradient_are_pytorchs(vocabulary: int, label_smoothing: fl
 @pytest.mark.parametrize(("vocabulary", "beam"), [(64, 1), (200, 8), (8_210, 8), (37_000, 2)])
 def test_what_a_search_needs_of_logits_is_pytorchs(vocabulary: int, beam: int, dtype: torch.dtype) -> None:
     """With a row that is no number, one that is far from 0, and the greatest logits where none may be chosen."""
-    from transformer_core.models.ops.logits_kernel import normaliser_and_maxima
+    from transformer_core.models.ops.logits_kernels import normaliser_and_maxima
 
     torch.manual_seed(0)
     logits = (torch.randn(5, vocabulary, device=DEVICE) * 3).to(dtype)

@@ -1,6 +1,5 @@
 """A model directory goes out and comes back whole, or says in one line why not."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.models.on_disk import VOCAB, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
+from transformer_core.files import read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import check_finite, load_model
 from transformer_core.presets import TransformerSize
@@ -22,13 +22,6 @@ SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, drop
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return write_drawn(tmp_path / "model", SIZE, seed=0)
-
-
-def without_sum(config: Path) -> None:
-    """As for weights that somebody has changed, and as configs were before they had a sum."""
-    document = json.loads(config.read_text(encoding="utf-8"))
-    del document["weights_sha256"]
-    config.write_text(json.dumps(document), encoding="utf-8")
 
 
 def refusal(directory: Path) -> str:
@@ -92,7 +85,9 @@ def test_other_sizes_than_the_weights_are_refused_before_they_are_allocated(dire
 def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
     file, name = directory / "model.safetensors", "encoder.0.feed_forward.inner.weight"
     weights = load_file(file)
-    without_sum(directory / "config.json")
+    config = read_json(directory / "config.json")
+    del config["weights_sha256"]  # As for weights that somebody has changed, and as configs were before they had a sum.
+    write_json(directory / "config.json", config)
     for value in (float("nan"), float("inf")):
         weights[name][3, 2] = value
         save_file(weights, file)

@@ -15,12 +15,6 @@ from transformer_core.presets import TransformerSize
 VOCAB, D = 31, 24
 
 
-def ours(norm: Literal["post", "pre"]) -> Transformer:
-    torch.manual_seed(0)
-    size = TransformerSize(layers=3, d_model=D, d_ff=40, heads=4, d_k=6, d_v=6, dropout=0.1, norm=norm)
-    return with_drawn_norms(Transformer(size, VOCAB).eval())
-
-
 def batch() -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(1)
     source, target = torch.randint(4, VOCAB, (3, 7), generator=random), torch.randint(4, VOCAB, (3, 6), generator=random)
@@ -58,7 +52,9 @@ def pytorchs(model: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerD
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_outputs_and_gradients_equal_those_of_pytorchs_transformer(norm: Literal["post", "pre"]) -> None:
-    model = ours(norm).double()
+    torch.manual_seed(0)
+    size = TransformerSize(layers=3, d_model=D, d_ff=40, heads=4, d_k=6, d_v=6, dropout=0.1, norm=norm)
+    model = with_drawn_norms(Transformer(size, VOCAB).eval()).double()
     encoder, decoder = pytorchs(model)
     source, mask, target = batch()
     weights = torch.randn(3, 6, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

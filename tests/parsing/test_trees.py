@@ -1,8 +1,15 @@
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.parsing.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
+from tests.models.on_disk import SMALL, translations, write_model
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Translator
+from transformer_core.models.architectures import build
+from transformer_core.parsing.trees import WORD_SYMBOL, Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])
@@ -97,3 +104,22 @@ def test_a_tree_deeper_than_pythons_stack_is_read_and_written() -> None:
     deep = "(S " * 20_000 + "(NN dog)" + ")" * 20_000
     assert bracketed(read_tree(deep)) == deep
     assert linearised(repaired("(S " * 20_000 + "XX", [Tree("NN", word="dog")])[0]).count("(S") == 20_000
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_model_that_has_learnt_nothing_writes_valid_trees_over_all_words(tmp_path: Path, beam: int) -> None:
+    torch.manual_seed(3)
+    symbols = [f"\u2581{symbol}" for symbol in ("(S", ")S", "(NP", ")NP", "(VP", WORD_SYMBOL)]  # (VP cannot be closed.
+    directory = write_model(build(SMALL, 46), tmp_path / "model", target="tree", user_symbols=symbols)
+    sentences = ["the dog sees a cat", "a", " ".join(["cat"] * 12), "a house sees"]
+    translator = Translator.load(directory)
+    search = Search(beam, max_extra=300)
+    for sentence, outputs in zip(sentences, translations(translator, sentences, search), strict=True):
+        gold = [Tree("NN", word=word) for word in sentence.split()]
+        assert outputs
+        for output in outputs:
+            assert output.text.split().count(WORD_SYMBOL) == len(gold)
+            assert "(VP" not in output.text
+            assert not repaired(output.text, gold)[1]
+    together = [outputs[0].text for outputs in translations(translator, sentences, search)]
+    assert together == [translations(translator, [sentence], search)[0][0].text for sentence in sentences]

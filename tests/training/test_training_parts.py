@@ -1,8 +1,9 @@
-"""Loss against torch's, schedule, states and checkpoints, averaging, validation and the choice of the best."""
+"""The start from another vocabulary, loss, schedule, states and checkpoints, averaging, validation and the choice of the best."""
 
 import errno
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Timer
 from typing import Any
@@ -26,6 +27,7 @@ from transformer_core.models.attention import scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import TransformerSize
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training import checkpoint, validation
 from transformer_core.training import loss as loss_module
@@ -45,6 +47,7 @@ from transformer_core.training.checkpoint import (
 )
 from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.loss import cross_entropy
+from transformer_core.training.start import new_model, take_over
 from transformer_core.training.update import cooldown_factor
 
 
@@ -358,3 +361,25 @@ def test_the_gain_by_the_source_is_the_loss_with_the_sources_of_other_pairs_less
     assert abs(gain) > 1e-6
     model.get_parameter("decoder.0.cross_attention.output.weight").data.zero_()
     assert (valid.teacher_forced() or {})["source_gain"] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("tied", ["all", "none"])
+def test_shared_subwords_keep_their_rows_and_everything_else_is_the_parents(tied: str) -> None:
+    size = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.0, tied=tied, output_bias=True)
+    parent, model = build(size, 5), build(size, 5)
+    torch.nn.init.normal_(parent.output_bias)
+    trained, fresh = parent.state_dict(), {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert take_over(model, parent, size, ["<pad>", "<s>", "a", "b", "c"], ["<pad>", "<s>", "c", "d", "a"]) == 4
+    over_vocabulary = {name for name in fresh if "embedding" in name or name in ("projection.weight", "output_bias")}
+    assert len(over_vocabulary) == {"all": 2, "none": 4}[tied]
+    for name, weight in model.state_dict().items():
+        if name in over_vocabulary:
+            assert torch.equal(weight[[0, 1, 2, 4]], trained[name][[0, 1, 4, 2]])
+            assert torch.equal(weight[3], fresh[name][3])
+        else:
+            assert torch.equal(weight, trained[name])
+
+
+def test_a_new_model_of_words_knows_which_subwords_begin_one(tmp_path: Path) -> None:
+    subword, size = learnt_subword(TEXT, tmp_path / "spm.model"), replace(SMALL, source_unit="word")
+    assert new_model(size, subword, 1).state_dict()["words.begins"].tolist() == subword.begins_word

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from transformer_core.cli import attention, compare, data, models, project, score, states, translate
+from transformer_core.cli import attention, data, models, project, score, translate
 from transformer_core.cli.arguments import Parser
 from transformer_core.errors import ExitCode, UserError, machine_errors
 from transformer_core.files import discard, flush_or_discard, prepare_streams
@@ -60,6 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (translate, score, compare, attention, models, project, data, states):
+    for command in (translate, score, attention, models, project, data):
         command.add_to(commands)
     return parser

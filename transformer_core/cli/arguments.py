@@ -52,7 +52,7 @@ beam = _checked(_whole, lambda value: 0 < value <= 100, "a whole number from 1 t
 max_extra = _checked(_whole, lambda value: 0 < value <= 100_000, "a whole number from 1 to 100,000")
 up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 10")  # As decode.alpha.
 up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
-vocabulary_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
+above_16 = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
 sentence = _checked(str, lambda text: text.encode().decode() == text, "valid UTF-8")  # Python passes other bytes on as surrogates.
 _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")

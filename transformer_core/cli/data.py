@@ -20,43 +20,30 @@ def add_to(commands: Commands) -> None:
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     summary = "make a corpus from two aligned text files or one table, and a params.yaml for it"
     new = add_command(subcommands, "new", run_new, summary, "letters letters.en letters.de")
-    new.add_argument("name", metavar="NAME", help="name of the corpus")
-    new.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        type=Path,
-        help="two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md; "
-        "or a dataset of Hugging Face's hub: hf:OWNER/NAME/CONFIGURATION",
-    )
-    new.add_argument("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
-    new.add_argument("--target", metavar="COLUMN", help="number or name of the column with the target")
-    new.add_argument("--source-language", metavar="L", help="language, if the file's suffix is none")
-    new.add_argument("--target-language", metavar="L", help="language, if the file's suffix is none")
-    for split in ("valid", "test"):
-        held_out = new.add_mutually_exclusive_group()
-        held_out.add_argument(
-            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
-        )
-        held_out.add_argument(
-            f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it"
-        )
-    new.add_argument(
-        "--minutes", metavar="M", type=positive_float, help="time for the training on this machine, whose speed is measured in seconds"
-    )
-    new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-    new.set_defaults(start=None, mix=None)
-    summary = "train a model further on a corpus, made of the files as `new` does or already there; writes params.yaml"
+    summary = "train a model further on a corpus, made of files as `new` does or already there; writes params.yaml"
     tune = add_command(subcommands, "tune", run_new, summary, "letters letters.en letters.de --from models/averaged")
-    tune.add_argument("name", metavar="NAME", help="name of the corpus")
-    tune.add_argument("files", metavar="FILE", nargs="*", type=Path, help="two texts or one file; none for a corpus that is there")
     tune.add_argument("--from", metavar="DIR", dest="start", type=Path, required=True, help="model directory; copied into pretrained/")
     tune.add_argument("--mix", metavar="CORPUS", help="corpus for half of the training pairs; its test set is scored, too")
-    tune.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
-    for split in ("valid", "test"):
-        tune.add_argument(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"file or files of {split}")
-    of_new = ("source", "target", "source_language", "target_language", "valid_lines", "test_lines", "minutes")
-    tune.set_defaults(**dict.fromkeys(of_new))
+    files = "two texts, one sentence a line: corpus.en corpus.de; or one file with both languages, of a form in docs/data.md; "
+    files += "or a dataset of Hugging Face's hub: hf:OWNER/NAME/CONFIGURATION"
+    for parser, count, none in ((new, "+", ""), (tune, "*", "; none for a corpus that is there")):
+        add = parser.add_argument
+        add("name", metavar="NAME", help="name of the corpus")
+        add("files", metavar="FILE", nargs=count, type=Path, help=f"{files}{none}")
+        add("--source", metavar="COLUMN", help="number, from 1, or name of the column with the source, if the file does not tell")
+        add("--target", metavar="COLUMN", help="number or name of the column with the target")
+        add("--source-language", metavar="L", help="language, if the file's suffix is none")
+        add("--target-language", metavar="L", help="language, if the file's suffix is none")
+        for split in ("valid", "test"):
+            add = parser.add_mutually_exclusive_group().add_argument
+            lines = f"pairs held out for {split} (default: a tenth, at most 1,000)"
+            add(f"--{split}-lines", metavar="N", type=positive_int, help=lines)
+            add(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it")
+        parser.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
+    minutes = "time for the training on this machine, whose speed is measured in seconds"
+    new.add_argument("--minutes", metavar="M", type=positive_float, help=minutes)
+    new.set_defaults(start=None, mix=None)
+    tune.set_defaults(minutes=None)
     summary = "take in changed files of a corpus; held-out pairs stay held out"
     update = add_command(subcommands, "update", run_update, summary, "letters")
     update.add_argument("name", metavar="NAME", help="name of a corpus in corpora/")

@@ -8,15 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import (
-    Commands,
-    add_command,
-    in_bytes,
-    non_negative_float,
-    positive_float,
-    positive_int,
-    vocabulary_size,
-)
+from transformer_core.cli.arguments import Commands, above_16, add_command, in_bytes, non_negative_float, positive_float, positive_int
 from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
@@ -42,7 +34,7 @@ def add_to(commands: Commands) -> None:
     for add in (info.add_argument, estimate.add_argument):
         add("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
         add("--architecture", metavar="A", help="architecture of the preset (default: transformer)")
-        add("--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size)")
+        add("--vocab-size", metavar="V", type=above_16, help="number of subwords (default: bpe.vocab_size)")
         add("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
         add("--json", action="store_true", help="print JSON")
     add = estimate.add_argument

@@ -1,11 +1,14 @@
-"""`transformer-core doctor`, `new` and `recipe`: check a machine and repository, create a project, write a params.yaml."""
+"""`transformer-core doctor`, `new`, `recipe` and `states`: check a machine, create a project, write a params.yaml, list saved states."""
 
 import argparse
 import json
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro
+from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.files import is_locked
 
 
 def add_to(commands: Commands) -> None:
@@ -18,6 +21,8 @@ def add_to(commands: Commands) -> None:
     recipe = add_command(commands, "recipe", run_recipe, "list the recipes, or write one as params.yaml", "multi30k")
     recipe.add_argument("name", metavar="NAME", nargs="?", help="recipe to write (default: list all recipes)")
     recipe.add_argument("--force", action="store_true", help="replace an edited params.yaml")
+    states = add_command(commands, "states", run_states, "list or remove the saved states of trainings", "--remove all")
+    states.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -55,6 +60,36 @@ def run_recipe(arguments: argparse.Namespace) -> int:
         return 0
     recipes.write(recipes.read(arguments.name), PARAMS_FILE, force=arguments.force)
     # It names no corpus that exists.
-    follows = "transformer-core data new NAME FILE [FILE]" if arguments.name == recipes.OWN_DATA else dvc_repro()
+    follows = "transformer-core data new NAME FILE [FILE]" if arguments.name.startswith(recipes.OWN_DATA) else dvc_repro()
     print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: {follows}")
+    return 0
+
+
+def run_states(arguments: argparse.Namespace) -> int:
+    """Print a line for each training, or remove some. Raises `UserError`: 78 for an unknown name; 69 for a training that is running."""
+    from transformer_core.training import checkpoint
+
+    root = checkpoint.state_root()
+    found = {directory.name: directory for directory in checkpoint.stopped_trainings(root)}
+    chosen = list(found) if arguments.remove == ["all"] else dict.fromkeys(arguments.remove)
+    for name in chosen:
+        if name not in found:
+            raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
+        if is_locked(found[name] / checkpoint.TRAINING_LOCK):
+            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
+    for name in chosen:
+        checkpoint.remove_training(found[name])
+        print(f"removed {found[name]}")
+    for name, directory in found.items() if not arguments.remove else ():
+        whole = next(filter(checkpoint.is_whole, checkpoint.state_files(directory)), None)
+        size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+        if whole is None:
+            print(f"{name}  no whole state, {size / 1e6:,.0f} MB")
+            continue
+        saved = datetime.fromtimestamp(whole.stat().st_mtime).astimezone()
+        running, finished = is_locked(directory / checkpoint.TRAINING_LOCK), (directory / checkpoint.FINISHED).exists()
+        status = ", running" if running else ", finished" if finished else ""
+        print(f"{name}  update {checkpoint.update_of(whole):,}{status}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}")
+    if not found:
+        print(f"{root}: no training was stopped here")
     return 0

@@ -1,29 +1,41 @@
-"""`transformer-core score`: log-probabilities that a model gives to the translations in a file."""
+"""`transformer-core score` and `compare`: log-probabilities that a model gives to translations; those of two systems side by side."""
 
 import argparse
+import json
 import math
 import sys
 from pathlib import Path
+from typing import get_args
 
 from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device, positive_int, use_threads
 from transformer_core.corpus.text import read_pairs
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.tasks import Tokenizer, task_of
 
 _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 
 def add_to(commands: Commands) -> None:
     summary = "print log-probabilities of given translations, and their perplexity"
-    parser = add_command(commands, "score", run, summary, "--model models/averaged news.en news.de")
+    parser = add_command(commands, "score", run_score, summary, "--model models/averaged news.en news.de")
     parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be compressed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument("--tokens", action="store_true", help="add each piece and its log-probability")
     parser.add_argument("--max-input", metavar="N", type=positive_int, help="a sentence has at most N tokens (default: 1024)")
     add_computing_arguments(parser, "tokens of a side")
+    summary = "compare two systems' translations: scores, significance, the sentences that differ most"
+    add = add_command(commands, "compare", run_compare, summary, "ours.de theirs.de --ref reference.de --source news.en").add_argument
+    add("a", metavar="HYP_A", type=Path, help="detokenised translations of system A, or a parser's outputs: trees in brackets or symbols")
+    add("b", metavar="HYP_B", type=Path, help="those of system B for the same sentences")
+    add("--ref", metavar="R", type=Path, required=True, help="reference translations, or for parsers a .tree file of gold trees")
+    add("--source", metavar="S", type=Path, help="source sentences, to show beside the outputs")
+    add("--tokenize", metavar="T", choices=get_args(Tokenizer), help="tokeniser of BLEU (default: by the suffix of R)")
+    add("--comet", metavar="C", help="command that scores translations (docs/evaluation.md); needs --source")
+    add("--json", action="store_true", help="print JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_score(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
     from transformer_core.config import MOST_INPUT
     from transformer_core.corpus.tokens.subword import EOS, printable
@@ -62,4 +74,29 @@ def run(arguments: argparse.Namespace) -> int:
     left_out = len(pairs) - len(counted)
     note = f"; {left_out:,} with an empty source left out" if left_out else ""
     print(f"perplexity {perplexity(nll):,.4f}, {total:,} tokens, {len(counted):,} lines{note}", file=sys.stderr)
+    return 0
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Print the comparison; warn on standard error if the references look tokenised or are normalised."""
+    from transformer_core.evaluation.bleu import tokenizer_of
+    from transformer_core.evaluation.comparison import comparison_text, side_by_side
+    from transformer_core.evaluation.neural import with_comet
+    from transformer_core.evaluation.scoring import read_aligned, scoring_of
+
+    if arguments.comet and not arguments.source:
+        raise configuration_error("--comet: needs the source sentences", "Name their file with --source.")
+    sources = [arguments.source] if arguments.source else []
+    references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
+    language = arguments.ref.suffix[1:]
+    scoring = scoring_of(task_of(language), tokenizer_of(language, arguments.tokenize))
+    for warning in scoring.check_references(arguments.ref, references, True):
+        print(warning, file=sys.stderr)
+    with with_comet(scoring, arguments.comet, "--comet", lambda _: source[0]) as scoring:
+        compared = side_by_side(scoring, a, b, references, source[0] if source else None)
+    if arguments.json:
+        text = json.dumps(compared.document(), indent=2, ensure_ascii=False)
+    else:
+        text = f"A is {arguments.a}\nB is {arguments.b}\n\n{comparison_text(compared)}"
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="surrogateescape"))  # The names of the files need not be UTF-8.
     return 0

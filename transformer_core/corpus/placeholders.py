@@ -90,7 +90,8 @@ def _with_more(pair: Pair[str], random: Random) -> Pair[str]:
             place = random.choice((0, -1, None))
             sides = [_with(text, first, space, place) for text in sides]
         used += 2 if around else 1
-    return Pair(*_in_order(sides))
+    numbers = dict(zip(dict.fromkeys(_SYMBOL.findall(sides[0])), SYMBOLS, strict=False))  # In the order of the source.
+    return Pair(*(_SYMBOL.sub(lambda symbol: numbers[symbol[0]], text) for text in sides))
 
 
 def _with(text: str, symbol: str, space: str, place: int | None) -> str:
@@ -100,10 +101,3 @@ def _with(text: str, symbol: str, space: str, place: int | None) -> str:
     if place == -1 and not text[-1:].isalnum() and not _SYMBOL.fullmatch(text[-3:]):
         return f"{text[:-1]}{space}{symbol}{text[-1:]}"
     return f"{text}{space}{symbol}"
-
-
-def _in_order(sides: Sequence[str]) -> Iterator[str]:
-    """Yield the sides with their symbols numbered in the order of the first."""
-    numbers = dict(zip(dict.fromkeys(_SYMBOL.findall(sides[0])), SYMBOLS, strict=False))
-    for text in sides:
-        yield _SYMBOL.sub(lambda symbol: numbers[symbol[0]], text)

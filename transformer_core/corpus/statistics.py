@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from transformer_core.corpus.text import Pair, length_in_words, normalise, unit_of_length
+from transformer_core.corpus.text import Pair, length_in_words, lines_lack_spaces, normalise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def _frame(pairs: Iterable[Pair[str]]) -> pd.DataFrame:
 
 def _words(lines: pd.Series[str]) -> pd.Series[str]:
     """Return the words of lines, case-folded and without punctuation, by number of line; characters where words have no spaces."""
-    word = r"\w" if unit_of_length(lines.tolist()) == "characters" else r"\w+"
+    word = r"\w" if lines_lack_spaces(lines.tolist()) else r"\w+"
     return lines.str.casefold().str.findall(word).explode().dropna()
 
 

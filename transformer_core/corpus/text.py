@@ -76,9 +76,14 @@ def length_in_words(text: str) -> int:
     return sum(map(len, words)) if lacks_spaces(text) else len(words)
 
 
+def lines_lack_spaces(lines: Sequence[str]) -> bool:
+    """Return `lacks_spaces` of most lines like these."""
+    return lacks_spaces(" ".join(lines[:_LINES_LOOKED_AT]))
+
+
 def unit_of_length(lines: Sequence[str]) -> str:
     """Return what `length_in_words` counts in most lines like these: words, or characters."""
-    return "characters" if lacks_spaces(" ".join(lines[:_LINES_LOOKED_AT])) else "words"
+    return "characters" if lines_lack_spaces(lines) else "words"
 
 
 def with_single_spaces(text: str) -> str:

@@ -167,8 +167,10 @@ class _BeamSearch:
         scores = finished / self._penalties.index_select(0, self.at + 1).to(finished.dtype)
         self._finish(scores, finished, parents)
         live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
-        parents = parents.gather(1, order)
-        self._advance(live, parents, token.gather(1, order))
+        parents, token = parents.gather(1, order), token.gather(1, order)
+        self.live, self.newest = live, token.flatten()
+        self.trace[:, :, :, : token.shape[1]].index_copy_(0, self.at, torch.stack((token, parents))[None])
+        self.length, self.at = self.length + 1, self.at + 1
         none_live = self.live[:, 0] == -torch.inf  # The best of them: no more can end, although a patience may wait for it.
         self.done |= self._enough() | none_live | (self.max_length <= self.at)
         return parents
@@ -214,12 +216,6 @@ class _BeamSearch:
         else:
             token = torch.full_like(self.max_length, PAD)
         return token.masked_fill(self.max_length <= self.at + 1, EOS)
-
-    def _advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
-        """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""
-        self.live, self.newest = live, tokens.flatten()
-        self.trace[:, :, :, : tokens.shape[1]].index_copy_(0, self.at, torch.stack((tokens, parents))[None])
-        self.length, self.at = self.length + 1, self.at + 1
 
     def _finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
         """Add hypotheses (B, n) that end with the next token to the finished ones and keep the best; minus infinity marks no hypothesis."""

@@ -14,7 +14,7 @@ from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
-from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
+from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
 
@@ -66,16 +66,15 @@ def _translations(
     sources = [engine.subword.encode(text) for text in texts]
     most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
     sources = [source if len(source) <= most else source[-1:] for source in sources]
-    nearest = wanted.pick == "nearest"
-    (found,) = translated(engine, [SourceChunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
-    if not nearest:
+    asked = replace(asked, scored=wanted.pick == "nearest")
+    (found,) = translated(engine, [SourceChunk(sources)], asked, BATCH_TOKENS, ahead=0, done=bar.update)
+    if not asked.scored:
         return [hypotheses[0].text for hypotheses in found]
-    return [_nearest(hypotheses, pair.target.decode(errors="replace")) for pair, hypotheses in zip(shard, found, strict=True)]
-
-
-def _nearest(hypotheses: list[Hypothesis], reference: str) -> str:
-    """Return the hypothesis with the highest chrF to the reference, the better one of equals."""
     from sacrebleu.metrics.chrf import CHRF
 
-    chrf = CHRF()
-    return max((hypothesis.text for hypothesis in hypotheses), key=lambda text: chrf.sentence_score(text, [reference]).score)
+    chrf, nearest = CHRF(), []
+    for pair, hypotheses in zip(shard, found, strict=True):
+        references = [pair.target.decode(errors="replace")]
+        scores = [chrf.sentence_score(hypothesis.text, references).score for hypothesis in hypotheses]
+        nearest.append(hypotheses[scores.index(max(scores))].text)  # The better one of equals.
+    return nearest

@@ -1,7 +1,7 @@
 """Scores of sentence pairs by two models, for cleaning: dual conditional cross-entropy (Junczys-Dowmunt 2018)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -46,16 +46,13 @@ class DualScores:
         def inputs(shard: list[Pair[str]]) -> bytes:
             return "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
 
-        scored = self.shards.lines(pairs, inputs, lambda shard, *_: _scores(loaded, shard), "score")
-        yield from (float(score) for _, score in scored)
+        def scores(shard: list[Pair[str]], *_: object) -> list[str]:
+            forward, backward = loaded()
+            swapped = [Pair(pair.target, pair.source) for pair in shard]
+            both = zip(_cross_entropies(*forward, shard), _cross_entropies(*backward, swapped), strict=True)
+            return [repr(abs(left - right) + (left + right) / 2 if left + right < math.inf else math.inf) for left, right in both]
 
-
-def _scores(loaded: Callable[[], list[tuple[TranslationModel, Subword]]], pairs: list[Pair[str]]) -> list[str]:
-    """Return the scores of pairs as text, by the two models that `loaded` returns."""
-    forward, backward = loaded()
-    swapped = [Pair(pair.target, pair.source) for pair in pairs]
-    both = zip(_cross_entropies(*forward, pairs), _cross_entropies(*backward, swapped), strict=True)
-    return [repr(abs(left - right) + (left + right) / 2 if left + right < math.inf else math.inf) for left, right in both]
+        yield from (float(score) for _, score in self.shards.lines(pairs, inputs, scores, "score"))
 
 
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:

@@ -38,6 +38,7 @@ from transformer_core.presets import TransformerSize
 from transformer_core.schema import Section, check_document
 from transformer_core.sizes import ModelSize
 
+_MISSING = "Name the folder of a Marian model of Hugging Face's transformers."
 _POSITIONS = 512  # As OPUS-MT's models have; transformers computes that many encodings when it loads a model.
 _FILES = {CONFIG, WEIGHTS, MARIAN_SUBWORD, "target.spm", "vocab.json", "generation_config.json", "tokenizer_config.json"}
 # Their names of our sizes.
@@ -182,10 +183,13 @@ def import_model(folder: Path, out: Path, source: str | None = None, target: str
     not name them. Raises `UserError`: 65 if a file is missing or damaged, 78 if the model has what no model here has.
     """
     file = folder / CONFIG
-    marian = check_document(_Marian, _read(file), file, "Name the folder of a Marian model, with config.json of transformers.")
+    document = read_json(file, "", _MISSING)
+    marian = check_document(_Marian, document, file, "Name the folder of a Marian model, with config.json of transformers.")
     if reason := marian.unsupported():
         raise configuration_error(f"{file}: {reason}")
-    named = _read(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    named, generation = (
+        read_json(folder / name, "") if (folder / name).is_file() else {} for name in ("tokenizer_config.json", "generation_config.json")
+    )
     languages = source or named.get("source_lang"), target or named.get("target_lang")
     if not all(languages):
         raise configuration_error(f"{folder}: its languages are not in tokenizer_config.json", "Name them: --source, --target.")
@@ -199,7 +203,7 @@ def import_model(folder: Path, out: Path, source: str | None = None, target: str
         if not any(weights[name].any() for name in names):
             size = size.changed({key: False})
             weights = {name: weight for name, weight in weights.items() if name not in names}
-    generation = {**_read(file), **(_read(folder / "generation_config.json") if (folder / "generation_config.json").is_file() else {})}
+    generation = {**document, **generation}
     searched = {"beam": generation.get("num_beams") or 1, "alpha": generation.get("length_penalty", 1.0)}
     with TemporaryDirectory() as temporary:
         spm = Path(temporary) / "spm.model"
@@ -218,19 +222,12 @@ def import_model(folder: Path, out: Path, source: str | None = None, target: str
     return config
 
 
-def _read(file: Path) -> Any:
-    try:
-        return read_json(file, "")
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file", "Name the folder of a Marian model of Hugging Face's transformers.") from None
-
-
 def _vocabulary(folder: Path, marian: _Marian) -> tuple[list[int], bytes]:
     """Return their token id of each of ours, and the subword model."""
     file, size = folder / "vocab.json", marian.vocab_size
     if (folder / "target_vocab.json").exists():
         raise configuration_error(f"{folder}: it has two vocabularies, vocab.json and target_vocab.json")
-    entries: dict[str, int] = _read(file)
+    entries: dict[str, int] = read_json(file, "", _MISSING)
     pieces = {token: piece for piece, token in entries.items()}
     if sorted(pieces) != [*range(size)] or "<unk>" not in entries:
         raise UserError(f"{file}: not one piece for each of the {size:,} token ids of {folder / CONFIG}, and <unk>")

@@ -86,7 +86,7 @@ def log_normaliser(logits: Tensor) -> tuple[Tensor, Tensor | None]:
     blocks, size = _folding(logits.shape[1])
     maxima = None
     if size and logits.dtype != torch.float64 and can_compile(logits.device):
-        from transformer_core.models.ops.logits_kernel import normaliser_and_maxima  # It needs Triton, which a CPU's torch has not.
+        from transformer_core.models.ops.logits_kernels import normaliser_and_maxima  # It needs Triton, which a CPU's torch has not.
 
         normaliser, maxima = normaliser_and_maxima(logits, blocks, BOS + 1)
     else:

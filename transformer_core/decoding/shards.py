@@ -56,8 +56,10 @@ class Shards:
         """Return the lines for these inputs: from their file, or else made and written. A file's last line is the sum of the others."""
         path = self.folder / f"{hashlib.sha256(inputs).hexdigest()}.txt"
         self._used.add(path)
-        if (kept := _whole_lines(path)) is not None:
-            return kept
+        if path.is_file():
+            *kept, total = path.read_bytes().decode(errors="replace").split("\n")[:-1] or [""]
+            if total == _sum_of(kept):
+                return kept
         made = make()
         write_lines(path, [*made, _sum_of(made)])
         return made
@@ -66,14 +68,6 @@ class Shards:
         """Remove the files that this object has neither read nor written."""
         for path in set(self.folder.glob("*.txt")) - self._used:
             path.unlink()
-
-
-def _whole_lines(path: Path) -> list[str] | None:
-    """Return the lines of a shard's file; None if it is missing or damaged."""
-    if not path.is_file():
-        return None
-    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
-    return lines[:-1] if lines[-1:] == [_sum_of(lines[:-1])] else None
 
 
 def _sum_of(lines: list[str]) -> str:

@@ -193,16 +193,12 @@ class Translator:
                 if finished:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
                 elif self.strict:
-                    raise not_finite(self.model.output_weight.dtype)
+                    weights = self.model.output_weight.dtype
+                    remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
+                    raise configuration_error(f"precision {precision_name(weights)}: the logits of a sentence are not finite", remedy)
             done(len(numbers))
         done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
-
-
-def not_finite(weights: torch.dtype) -> UserError:
-    """Return the error for a sentence whose logits are not finite, by the type of the weights."""
-    remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
-    return configuration_error(f"precision {precision_name(weights)}: the logits of a sentence are not finite", remedy)
 
 
 def check_shortlist(directories: Sequence[Path]) -> Path:

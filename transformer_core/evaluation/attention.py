@@ -24,11 +24,8 @@ FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
 def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
     """Choose the sentence to show: the first whose number of source pieces is nearest to the median, which is limited to 8..20.
 
-    Args:
-        lengths: numbers of pieces of each source and of its translation, end tokens included.
-
-    Returns:
-        The sentence's index, or None if no sentence has from 2 to 24 pieces on both sides.
+    `lengths` are numbers of pieces of each source and of its translation, end tokens included. Returns the sentence's index, or None if no
+    sentence has from 2 to 24 pieces on both sides.
     """
     fitting = [place for place, pair in enumerate(lengths) if all(2 <= length <= MOST_PIECES for length in pair)]
     if not fitting:

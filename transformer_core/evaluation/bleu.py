@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import is_unspaced, lacks_spaces, normalise, with_single_spaces
+from transformer_core.corpus.text import is_unspaced, lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.tasks import without_region
 
@@ -50,9 +50,9 @@ def bleu_metric(references: Sequence[str], tokenizer: str = "") -> BLEU:
         except (OSError, SystemExit) as error:
             message = f"evaluate.tokenize: the model of {tokenizer} cannot be downloaded ({first_line(error)})"
             raise UserError(message, "Try again, or choose another tokeniser.", ExitCode.UNAVAILABLE) from None
-    if not references_lack_spaces(references):
+    if not lines_lack_spaces(references):
         return BLEU(force=True)
-    unspaced = [character for character in _sample(references) if is_unspaced(character)]
+    unspaced = [character for line in references[:_LINES_LOOKED_AT] for character in line if is_unspaced(character)]
     chinese = sum(unicodedata.name(character).startswith("CJK") for character in unspaced)
     return BLEU(tokenize="zh" if chinese > _CHINESE_SHARE * len(unspaced) else "char", force=True)
 
@@ -62,7 +62,7 @@ def ter_metric(references: Sequence[str]) -> TER:
 
     Such a token is a Chinese character or a sign of punctuation; what is between them (kana, Thai) stays one token.
     """
-    spaceless = references_lack_spaces(references)
+    spaceless = lines_lack_spaces(references)
     return TER(normalized=spaceless, asian_support=spaceless)
 
 
@@ -81,10 +81,6 @@ def has_ter(*texts: Sequence[str]) -> bool:
     return all(len(line.split()) <= MOST_TER_WORDS for lines in texts for line in lines)
 
 
-def references_lack_spaces(references: Sequence[str]) -> bool:
-    return lacks_spaces(_sample(references))
-
-
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: Sequence[str] | None = None, tokenizer: str = "") -> float:
     """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`).
 
@@ -94,7 +90,3 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: 
     metric = bleu_metric(references if deciding is None else as_outputs(deciding)[0], tokenizer)
     found: float = metric.corpus_score(hypotheses, [references]).score
     return found
-
-
-def _sample(references: Sequence[str]) -> str:
-    return " ".join(references[:_LINES_LOOKED_AT])

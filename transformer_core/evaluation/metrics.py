@@ -14,18 +14,9 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core import config
-from transformer_core.corpus.text import normalise, with_single_spaces
+from transformer_core.corpus.text import lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import (
-    NORMALISED,
-    as_outputs,
-    bleu_metric,
-    corpus_bleu,
-    has_ter,
-    references_lack_spaces,
-    ter_metric,
-    tokenizer_of,
-)
+from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, ter_metric, tokenizer_of
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import TEST, compare, interval
@@ -104,7 +95,7 @@ def score(
     for declared, metric in _metrics(deciding, tokenizer, hypotheses, references):
         values |= zip(declared.keys, interval(metric, hypotheses, references), strict=True)
         signatures[declared.key] = f"{metric.get_signature()}{NORMALISED if changed else ''}"
-    wanted = {name.replace("-", "_") for name in named} | (set() if references_lack_spaces(deciding) else {PAPER_BLEU.key})
+    wanted = {name.replace("-", "_") for name in named} | (set() if lines_lack_spaces(deciding) else {PAPER_BLEU.key})
     if language == TARGETS:  # Moses' tokens are those of a language.
         wanted.clear()
     for published, computed in PUBLISHED.items():
@@ -142,16 +133,11 @@ def score_sets(
     named = manifest.get("metrics", [])
     found = {}
     for split, of_set in sets.items():
-        language = target_of(manifest, split)
+        targets = {target for _, target, _ in manifest["splits"][split].get("directions", [])}
+        language = targets.pop() if len(targets) == 1 else str(manifest["target"])
         tokens = (deciding, tokenizer) if language == manifest["target"] else (None, tokenizer_of(language, tokenizer))
         found[split] = score(*of_set, language, named, *tokens)
     return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
-
-
-def target_of(manifest: Mapping[str, Any], split: str) -> str:
-    """Return the target language of a split, or `TARGETS` if it has several."""
-    found = {target for _, target, _ in manifest["splits"][split].get("directions", [])}
-    return found.pop() if len(found) == 1 else str(manifest["target"])
 
 
 def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[float]:

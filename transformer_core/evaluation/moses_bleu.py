@@ -16,6 +16,7 @@ from transformer_core.evaluation.scoring import Score
 
 # Only English-German was scored in this way; French tokens are not split further.
 SPLIT_AT_HYPHENS = frozenset({"de"})
+_NO_SMOOTHING = f"smooth:none|sacremoses:{version('sacremoses')}|sacrebleu:{version('sacrebleu')}"  # The end of signatures.
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 
@@ -25,18 +26,14 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
     `language` is a two-letter code, for example "de". Moses has abbreviations for some thirty languages; others are tokenised as English.
     """
     split = "yes" if language in SPLIT_AT_HYPHENS else "no"
-    return (
-        multi_bleu(moses_tokens(hypotheses, language), moses_tokens(references, language)),
-        f"multi-bleu|nrefs:1|case:mixed|tok:moses-{language}|compounds-split:{split}|smooth:none|{_versions()}",
-    )
+    bleu = multi_bleu(moses_tokens(hypotheses, language), moses_tokens(references, language))
+    return bleu, f"multi-bleu|nrefs:1|case:mixed|tok:moses-{language}|compounds-split:{split}|{_NO_SMOOTHING}"
 
 
 def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], language: str) -> tuple[float, str]:
     """Return the BLEU that papers on Multi30k report, of detokenised text; arguments as in `paper_bleu`."""
-    return (
-        multi_bleu(multi30k_tokens(hypotheses, language), multi30k_tokens(references, language)),
-        f"multi-bleu|nrefs:1|case:lc|norm:moses-{language}|tok:moses-{language}|smooth:none|{_versions()}",
-    )
+    bleu = multi_bleu(multi30k_tokens(hypotheses, language), multi30k_tokens(references, language))
+    return bleu, f"multi-bleu|nrefs:1|case:lc|norm:moses-{language}|tok:moses-{language}|{_NO_SMOOTHING}"
 
 
 PAPER_BLEU = Score(
@@ -84,7 +81,3 @@ def _tokenised(sentences: Iterable[str], language: str) -> list[str]:
 
     tokenise = MosesTokenizer(lang=language).tokenize
     return [tokenise(sentence, return_str=True) for sentence in sentences]
-
-
-def _versions() -> str:
-    return f"sacremoses:{version('sacremoses')}|sacrebleu:{version('sacrebleu')}"

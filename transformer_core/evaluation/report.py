@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.diagnosis import fit, unread_source
@@ -16,12 +16,9 @@ from transformer_core.evaluation.examples import GroupScore
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
 from transformer_core.evaluation.variety import collapse, in_words
-from transformer_core.pictures.attention_maps import layer_pictures
+from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
 from transformer_core.tasks import direction_of
-
-if TYPE_CHECKING:
-    from transformer_core.pictures.attention_maps import AttentionMaps
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,9 @@ def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:
         model = build(size, vocab_size)
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        parts[_part(name)] += parameter.numel()
+        stack, *rest = name.replace("encoder_norm", "encoder.norm").replace("decoder_norm", "decoder.norm").split(".")
+        kind = next((kind for kind in _PARTS if any(kind in word for word in rest)), None)
+        parts[f"{stack}_{kind}" if kind and stack in ("encoder", "decoder") else stack] += parameter.numel()
     return dict(parts)
 
 
@@ -88,9 +90,3 @@ def _saved_bytes(model: TranslationModel, sentences: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
         model(sentences, sentences > 0, sentences)
     return sum(storage.nbytes() for storage in kept.values())
-
-
-def _part(name: str) -> str:
-    stack, *rest = name.replace("encoder_norm", "encoder.norm").replace("decoder_norm", "decoder.norm").split(".")
-    kind = next((kind for kind in _PARTS if any(kind in word for word in rest)), None)
-    return f"{stack}_{kind}" if kind and stack in ("encoder", "decoder") else stack

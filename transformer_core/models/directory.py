@@ -94,10 +94,7 @@ def read_config(file: Path, remedy: str = "") -> ModelConfig:
 
     Raises `UserError` (65): the file does not exist, is not JSON, or a key is missing, unknown or wrong; or this is an export.
     """
-    try:
-        document: Any = read_json(file, remedy)
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file", MODEL_FILES) from None
+    document = read_json(file, remedy, missing=MODEL_FILES)
     if (file.parent / EXPORTED_WEIGHTS).exists() and not (file.parent / WEIGHTS).exists():
         fault = f"{file.parent}: an export for CTranslate2, not a model directory"
         raise UserError(fault, "Name the folder of the model that was exported, for example models/averaged.")

@@ -97,8 +97,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
     and indices are removed from labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and so is a bracket around the whole tree that is
     empty, TOP, ROOT or S1. A tree of which nothing is left is yielded as None.
 
-    Raises:
-        ValueError: malformed brackets, or white space other than space, tab and line ends; the message begins with the line's number.
+    Raises `ValueError`: malformed brackets, or other white space than space, tab and line ends; the message begins with the line's number.
     """
     stack: list[_Open] = []
     before = ""

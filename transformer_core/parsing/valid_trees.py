@@ -1,6 +1,7 @@
 """A parsing model whose search writes valid trees alone: one tree over all words of the sentence, each bracket closed by its own label."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -67,7 +68,8 @@ class ValidTrees:
         self._kinds = [_OPENING if symbol[:1] == "(" and f"){symbol[1:]}" in self._symbols else symbol for symbol in self._symbols]
         self._kinds[EOS] = _END
         self._begins_word = torch.tensor(subword.begins_word)
-        self._forbidden: dict[frozenset[str], Tensor] = {}
+        # Returns whether each token may not come next, (V,), given the kinds that may.
+        self._forbidden_after = cache(lambda allowed: torch.tensor([kind not in allowed for kind in self._kinds]))
 
     def start(self, source: Tensor, source_mask: Tensor) -> _State:
         words = (self._begins_word.to(source.device)[source] & source_mask).sum(dim=1) - 1  # Without the end token.
@@ -79,9 +81,3 @@ class ValidTrees:
         state.begun = [begun.after(self._symbols[token]) for begun, token in zip(state.begun, tokens.tolist(), strict=True)]
         forbidden = torch.stack([self._forbidden_after(begun.allowed) for begun in state.begun])
         return logits.masked_fill(forbidden.to(logits.device), -torch.inf)
-
-    def _forbidden_after(self, allowed: frozenset[str]) -> Tensor:
-        """Return whether each token may not come next, (V,)."""
-        if allowed not in self._forbidden:
-            self._forbidden[allowed] = torch.tensor([kind not in allowed for kind in self._kinds])
-        return self._forbidden[allowed]

@@ -21,54 +21,13 @@ from transformer_core.presets import TABLE_3
 from transformer_core.yaml_io import editable_yaml, parse_yaml, yaml_text
 
 DEFAULT = "tatoeba"
-OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
+OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in; others for that begin with its name.
 _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
 _LEAST_VOCABULARY, _BYTES = 400, 256
 _SAVES, _SAVES_A_VALIDATION = 50, 5
-_FEW_PAIRS = 50_000
-# Settings that were better on a corpus of 29,000 pairs at equal time (docs/improve.md). A training takes as long as with own-data.
-_FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
-    "model": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4},
-    "train": {
-        "updates": 5_000,
-        "tokens_per_update": 4_096,
-        "tokens_per_microbatch": 1_024,
-        "learning_rate_factor": 1.5,
-        "save_every": 100,
-        "keep": 10,
-    },
-    "average": {"count": 10},
-}
-# For few pairs of long sentences, as news has: with post-norm, or a higher rate, such a training learns a language model of the target and
-# hardly reads its source (docs/improve.md). A training takes as long, too.
-_LONG_SENTENCES, _LONG_VOCABULARY = 15, 4_000
-_FOR_LONG_SENTENCES: dict[str, dict[str, float | str]] = {
-    "model": {"preset": "tiny", "norm": "pre", "dropout": 0.2},
-    "train": {
-        "updates": 16_000,
-        "tokens_per_update": 1_280,
-        "tokens_per_microbatch": 640,
-        "warmup": 800,
-        "cooldown": 0.5,
-        "validate_every": 1_600,
-        "save_every": 320,
-    },
-}
-# For a training that ends before the usual warm-up of 2,000 updates: smaller updates and a rate that falls again (docs/improve.md).
-_FOR_LITTLE_TIME: dict[str, dict[str, float | str]] = {
-    "model": {"preset": "tiny"},
-    "train": {
-        "updates": 1_500,
-        "tokens_per_update": 1_280,
-        "tokens_per_microbatch": 320,
-        "learning_rate_factor": 1.0,
-        "warmup": 400,
-        "cooldown": 0.5,
-        "validate_every": 250,
-        "save_every": 50,
-    },
-}
+# A corpus of fewer pairs, and one of these with as many words a sentence, has settings of its own.
+_FEW_PAIRS, _LONG_SENTENCES = 50_000, 15
 # Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
 BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
@@ -125,14 +84,16 @@ def for_own_data(
 
     The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt. At least
     half of it are longer strings than a character: Chinese, Japanese and Korean have thousands of characters. At most it is what
-    SentencePiece surely makes of the text: the characters and the words. Bytes come in addition. With fewer than 50,000 pairs the model
-    is narrower, or of long sentences normed first, with a smaller vocabulary.
+    SentencePiece surely makes of the text: the characters and the words. Bytes come in addition. Fewer than 50,000 pairs have a recipe of
+    their own, and of these long sentences another.
 
     Args:
         count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words.
-        short_training: the training ends before the usual warm-up.
+        short_training: the training would end before the usual warm-up.
     """
-    document = _document(OWN_DATA)
+    few = pairs < _FEW_PAIRS
+    kind = "-long-sentences" if few and length >= _LONG_SENTENCES else "-short" if short_training else "-few-pairs" if few else ""
+    document = _document(OWN_DATA + kind)
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
         document["clean"]["max_words"] = None
@@ -140,11 +101,7 @@ def for_own_data(
     wanted = min(max(_LEAST_VOCABULARY, 2 * characters, pairs // 4), largest)
     if count_words:
         wanted = min(wanted, max(characters + words, 5 * characters // 4))
-    few, long = pairs < _FEW_PAIRS, length >= _LONG_SENTENCES
-    document["bpe"]["vocab_size"] = min(wanted + _BYTES, _LONG_VOCABULARY if few and long else largest)
-    if few or short_training:
-        for section, settings in (_FOR_LONG_SENTENCES if few and long else _FOR_LITTLE_TIME if short_training else _FOR_FEW_PAIRS).items():
-            document[section].update(settings)
+    document["bpe"]["vocab_size"] = min(wanted + _BYTES, largest)
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)
 
@@ -156,10 +113,8 @@ def for_entry(entry: Path, *, short_training: bool = False) -> str:
 
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
-    count_words = not languages_without_spaces(entry)
-    return for_own_data(
-        loaded.name, source, target, pairs, *measured_strings(entry), count_words=count_words, short_training=short_training
-    )
+    rules = {"count_words": not languages_without_spaces(entry), "short_training": short_training}
+    return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), **rules)
 
 
 def with_updates(text: str, updates: int) -> str:

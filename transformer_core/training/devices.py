@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -69,14 +67,6 @@ class Rank:
         """Wait until every rank has called this, also longer than NCCL would wait: rank 0 may be writing to slow storage."""
         if self.world_size > 1:
             torch.distributed.barrier(self.slow)
-
-
-def digest_of_code() -> str:
-    """Return a digest of this package's modules, by which ranks notice that their machines have other versions of it."""
-    package, digest = Path(__file__).parents[1], sha256()
-    for module in sorted(package.rglob("*.py")):
-        digest.update(module.relative_to(package).as_posix().encode() + b"\0" + module.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def default_devices(microbatches: int) -> int:

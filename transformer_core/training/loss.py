@@ -54,7 +54,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
     Args:
         hidden: (n, D) decoder output at the n real target positions; (2n, D) of R-Drop's first pass and then of its second.
         weight: (V, D) matrix of the pre-softmax projection.
-        targets: (n,) token ids; for the kernel (ops/loss_kernel.py) -1 marks filling, which has no loss.
+        targets: (n,) token ids; for the kernel (ops/logits_kernels.py) -1 marks filling, which has no loss.
         label_smoothing: eps_ls (paper 5.4); 0 for none.
         alpha: weight of the divergences of the two passes of R-Drop (Liang et al. 2021).
     """
@@ -133,7 +133,7 @@ class _LossOfKernel(_Scaled):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        from transformer_core.models.ops.loss_kernel import gradient_in_place  # It needs Triton, which a CPU's torch has not.
+        from transformer_core.models.ops.logits_kernels import gradient_in_place  # It needs Triton, which a CPU's torch has not.
 
         vocab_size = len(weight)
         cast = functional.pad(weight.to(hidden.dtype), (0, 0, 0, -vocab_size % _MULTIPLE_OF_GPU))

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, mix_of
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.corpus.tokens.mixing import mix_of
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.ops.choice import prepare_for_training
 from transformer_core.models.precision import precision_name, weights_dtype
 from transformer_core.models.translation import TranslationModel
+from transformer_core.processes import digest_of_code
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Rank, digest_of_code
+from transformer_core.training.devices import Rank
 from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, make_twice, microbatch_of_each_shape, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
@@ -151,9 +151,8 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the end, from the start or from the state that `resume` restored.
 
-        Raises:
-            Interrupted: training was stopped before the end; the state is saved.
-            UserError: exit code 78; too many updates in a row were not finite. 69, on every rank; ranks have other weights than rank 0.
+        Raises `Interrupted`: it was stopped before the end; the state is saved. `UserError`: 78, too many updates in a row were not finite;
+        69, on every rank, ranks have other weights than rank 0.
         """
         for parameter in self.model.parameters():  # All ranks begin with the weights of rank 0, however they were built.
             self.rank.broadcast(parameter.detach())
@@ -182,8 +181,10 @@ class Trainer:
                     self._go_back()
                 if self._is_due(LOG_EVERY):
                     self._record()
-                if self._save_is_due():
-                    self._save()  # Before the validation, so that no update is lost if that is interrupted.
+                if self._is_due(self.settings.save_every):
+                    self._read_totals(leave=0)
+                    if not self.progress.skipped_in_row:  # `_go_back` needs a state from before a row of skipped updates.
+                        self._save()  # Before the validation, so that no update is lost if that is interrupted.
                 self._validate_and_keep()
                 if self._stopping and not self._ended():
                     self._stop()
@@ -237,13 +238,6 @@ class Trainer:
 
     def _is_due(self, every: int) -> bool:
         return self.progress.update % every == 0 or self.progress.update == self.settings.updates
-
-    def _save_is_due(self) -> bool:
-        """Return whether to save now: not within a row of skipped updates, because `_go_back` needs a state from before it."""
-        if not self._is_due(self.settings.save_every):
-            return False
-        self._read_totals(leave=0)
-        return not self.progress.skipped_in_row
 
     def _record(self) -> None:
         self._read_totals(leave=0)

@@ -155,11 +155,7 @@ def shard_files(folder: Path, shard: int) -> tuple[Path, Path, Path]:
 def read_meta(folder: Path) -> Meta:
     """Read meta.json of a split's folder. Raises `UserError` (65): it is missing, wrong, or of another format."""
     path = folder / META
-    try:
-        document = read_json(path, _REMEDY)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    return check_document(Meta, document, path, _REMEDY)
+    return check_document(Meta, read_json(path, _REMEDY, missing="Make it with: dvc repro binarize"), path, _REMEDY)
 
 
 def open_split(folder: Path) -> BinarizedSplit:

@@ -73,7 +73,7 @@ class Subword:
     @cached_property
     def vocab_size(self) -> int:
         """Number of token ids, the special ones included."""
-        return int(self.processor.get_piece_size()) if self.target is None else int(self._trainer.vocab_size)
+        return int(self.processor.get_piece_size()) if self.target is None else int(self._model.trainer_spec.vocab_size)
 
     @property
     def of_target(self) -> Subword:
@@ -135,23 +135,21 @@ class Subword:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """The texts that are always one token."""
-        pieces = _proto(self.processor.serialized_model_proto()).pieces
-        return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
+        return frozenset(piece.piece for piece in self._model.pieces if piece.type == piece.USER_DEFINED)
 
     @property
     def is_bpe(self) -> bool:
         """Whether this is a BPE model of one side."""
-        return self.target is None and bool(self._trainer.model_type == self._trainer.BPE)
+        return self.target is None and bool(self._model.trainer_spec.model_type == self._model.trainer_spec.BPE)
 
-    @cached_property
-    def _trainer(self) -> Any:
-        return _proto(self.processor.serialized_model_proto()).trainer_spec
+    @property
+    def _model(self) -> Any:
+        return _proto(self.processor.serialized_model_proto())
 
     @cached_property
     def merge_costs(self) -> dict[str, float]:
         """The cost of merging to each piece, lowest first; single characters have one too, special tokens and a user's symbols none."""
-        pieces = _proto(self.processor.serialized_model_proto()).pieces
-        return {piece.piece: -piece.score for piece in pieces if piece.type == piece.NORMAL}
+        return {piece.piece: -piece.score for piece in self._model.pieces if piece.type == piece.NORMAL}
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids up to the first eos, in one line without control characters; pad and bos are skipped."""
