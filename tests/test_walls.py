@@ -44,7 +44,7 @@ COMPONENTS = {
     ],
 }
 WITH_MLFLOW = ("compare", "stages/publish", *(f"record/{name}" for name in ("registry", "sending", "served_model", "server", "store")))
-WITH_PREFECT = ("pipeline", "watch", "places/work_pool")
+WITH_PREFECT = ("pipeline", "probes", "watch", "places/work_pool")
 WHERE_ALLOWED = {
     name: {f"flows/{module}.py" for module in modules} for name, modules in (("prefect", WITH_PREFECT), ("mlflow", WITH_MLFLOW))
 }

@@ -189,7 +189,7 @@ def test_a_data_plan_names_files_sums_and_terms_and_fetches_nothing(call: Call, 
 def test_the_plan_of_a_corpus_that_is_here_says_what_it_is_like(call: Call) -> None:
     train, nearest, valid, test = call("data", "plan", "tatoeba").out.splitlines()[-4:]
     assert train.startswith("train: 66,949 of 66,949 pairs looked at are left (0 empty, 0 copies, 0 also in valid or test, 0 duplicates);")
-    assert nearest.startswith("nearest measured: captions (Multi30k), 28,997 pairs,")
+    assert nearest.startswith("nearest measured: everyday sentences (corpus tatoeba by its recipe), 66,949 pairs,")
     assert (valid[:19], test[:18]) == ("valid: 1,000 pairs,", "test: 1,000 pairs,")
 
 
