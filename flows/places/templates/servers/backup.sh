@@ -2,8 +2,13 @@
 # backup.sh save FOLDER | restore FOLDER      both servers, with the environment of servers.env; docs/operations.md
 # The order matters: what a database names is in the bucket that is copied after it. To restore, stop the servers first.
 set -eu
+case ${1:-} in save | restore) ;; *) false ;; esac && [ $# = 2 ] || {
+    echo "usage: backup.sh save|restore FOLDER" >&2
+    exit 78
+}
 action=$1 folder=$2
 users=${MLFLOW_USERS:-/var/lib/mlflow/basic_auth.db}
+: "${PREFECT_SERVER_DATABASE_CONNECTION_URL:?is in servers.env}" "${MLFLOW_BACKEND_STORE_URI:?is in servers.env}"
 prefect=postgresql://${PREFECT_SERVER_DATABASE_CONNECTION_URL#*://}
 case $action in
 save)
@@ -19,5 +24,4 @@ restore)
     cp "$folder/basic_auth.db" "$users"
     aws s3 sync --only-show-errors "$folder/artifacts" "$MLFLOW_ARTIFACTS_DESTINATION"
     ;;
-*) echo "usage: backup.sh save|restore FOLDER" >&2; exit 78 ;;
 esac
