@@ -16,9 +16,10 @@ from tests.refusals import refused
 from tests.training.test_trainer import SETTINGS
 from transformer_core.config import MixStage
 from transformer_core.corpus.text import read_lines
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch, even_microbatch_starts, microbatch_starts, mix_of
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch, even_microbatch_starts, microbatch_starts
 from transformer_core.corpus.tokens.binarizing import encode_split, write_split
 from transformer_core.corpus.tokens.binary import BinarizedSplit, check_split, open_split
+from transformer_core.corpus.tokens.mixing import mix_of
 from transformer_core.training.devices import Rank
 from transformer_core.training.loader import Batch, make_batch, shares
 

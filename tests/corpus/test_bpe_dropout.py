@@ -19,7 +19,8 @@ from transformer_core.config import Modifier
 from transformer_core.corpus.text import Pair, normalise
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import Pairs, open_split
-from transformer_core.corpus.tokens.bpe_dropout import MODIFIERS, BpeDropout
+from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.modifiers import MODIFIERS
 from transformer_core.corpus.tokens.subword import UNK, Subword
 
 # Letters that combine, that join, of both directions, beyond 16 bits; a private one of SentencePiece's (U+2585), which it never learns.

@@ -35,10 +35,10 @@ def add_to(commands: Commands) -> None:
         add("--source-language", metavar="L", help="language, if the file's suffix is none")
         add("--target-language", metavar="L", help="language, if the file's suffix is none")
         for split in ("valid", "test"):
-            add = parser.add_mutually_exclusive_group().add_argument
+            held_out = parser.add_mutually_exclusive_group().add_argument
             lines = f"pairs held out for {split} (default: a tenth, at most 1,000)"
-            add(f"--{split}-lines", metavar="N", type=positive_int, help=lines)
-            add(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it")
+            held_out(f"--{split}-lines", metavar="N", type=positive_int, help=lines)
+            held_out(f"--{split}", metavar="FILE", nargs="+", type=Path, help=f"one or two files of {split}; no pair is held out for it")
         parser.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     minutes = "time for the training on this machine, whose speed is measured in seconds"
     new.add_argument("--minutes", metavar="M", type=positive_float, help=minutes)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OTHER_WORDS, _OTHER_LENGTH = 2.0, 1.5
 # Results with the settings of `data new`: pairs, median words of a source sentence, occurrences of a source word, minutes and BLEU of test.
 _MEASURED = "measured.csv"
-_FEW_PAIRS = 10_000
+_VERY_FEW_PAIRS = 10_000
 _FURTHER = (
     "what helps such a small corpus: a start from a model of another pair (18.8 to 28.7 BLEU with 2,900 captions); back-translation, where "
     "there is text of the target language alone (20.9 to 25.2): docs/improve.md"
@@ -52,7 +52,7 @@ def describe(train: Iterable[Pair[str]], held_out: Mapping[str, Iterable[Pair[st
     varied = "{:.1f} and {:.1f}".format(*often)
     yield f"train: {counted}; {'{:g} and {:g}'.format(*lengths)} words a sentence (median), each word {varied} times"
     yield _nearest(len(left), lengths[0], often[0])
-    if len(left) < _FEW_PAIRS:
+    if len(left) < _VERY_FEW_PAIRS:
         yield _FURTHER
     for split, frame in splits.items():
         step = max(10, len(left) // len(frame))  # As many pairs are taken out of train, at most a tenth.

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, mix_of
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.mixing import mix_of
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, is_out_of_memory, used_by_others
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.ops.choice import prepare_for_training

@@ -22,6 +22,7 @@ restore)
     pg_restore --clean --if-exists --no-owner --exit-on-error --dbname="$prefect" "$folder/prefect.dump"
     pg_restore --clean --if-exists --no-owner --exit-on-error --dbname="$MLFLOW_BACKEND_STORE_URI" "$folder/mlflow.dump"
     cp "$folder/basic_auth.db" "$users"
+    chown --reference="$(dirname "$users")" "$users"
     aws s3 sync --only-show-errors "$folder/artifacts" "$MLFLOW_ARTIFACTS_DESTINATION"
     ;;
 esac
