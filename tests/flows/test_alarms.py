@@ -96,9 +96,9 @@ raise SystemExit(main())
 def test_a_training_that_hangs_is_told_and_ended_with_75_and_goes_on_from_its_last_save(hook: Hook) -> None:
     address, texts = hook
     prepare("bpe", updates=4)
-    set_params(machine={"alarm_url": address, "stalled_minutes": 0.3})
+    set_params(machine={"alarm_url": address, "stalled_minutes": 0.9})
     done = subprocess.run([sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=300, check=False)
-    fault = "train: no update for 0.3 minutes, so it is ended; its saved state is kept"
+    fault = "train: no update for 0.9 minutes, so it is ended; its saved state is kept"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (75, f"{fault}. Run it again to resume.")
     assert read_json(Path(".state/exit/train.json")) == {"code": 75, "message": fault, "remedy": "Run it again to resume."}
     assert len(texts) == 1
