@@ -1,7 +1,8 @@
 """Sweeps: the stages up to evaluate over many settings, as the rows of one table.
 
     python -m flows.sweep table3 train.seed=1,2,3 train.updates=2000 --recipe multi30k
-    python -m flows.sweep table2 --recipe tatoeba
+    python -m flows.sweep table2 --recipe tatoeba --minutes 5
+    python -m flows.sweep parts train.seed=1,2,3
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
 A row is trained with each combination of the settings, and has the means over its seeds. What has no result yet is trained in its own
@@ -32,17 +33,19 @@ from flows.record.documents import read_output, read_scores
 from flows.record.run import identity_of
 from flows.sweeps import table as tables
 from flows.sweeps.rows import GRID, choose, document_of, grid, rows_of, scale_for
-from transformer_core.cli.arguments import Parser, positive_int
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, check_params, load_params
+from transformer_core.cli.arguments import Parser, positive_float, positive_int
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Params, check_params, load_params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import new_directory, read_json, write_json, write_text
+from transformer_core.recipes import spaced
 from transformer_core.tasks import task_of
 
-NAMES = ("table3", "table2", GRID)
-TABLES, RESULTS = Path("results/sweeps"), STATE / "sweeps/results"
+NAMES = ("table3", "table2", "parts", GRID)
+TABLES, RESULTS, RATES = Path("results/sweeps"), STATE / "sweeps/results", STATE / "sweeps/rates"
 RUNS = "runs.txt"  # The ids of the trainings, for `flows.compare --sweep`.
 LAST_STAGE = "evaluate"
+_SCALED = ("table2", "table3")
 # Version of the format of results.
 _FORMAT = 2
 _LONGEST_NAME = 100
@@ -85,7 +88,12 @@ class Sweep:
 
 
 def plan(
-    name: str, settings: Sequence[str] = (), recipe: str | None = None, rows: Sequence[str] | None = None, scale: int | None = None
+    name: str,
+    settings: Sequence[str] = (),
+    recipe: str | None = None,
+    rows: Sequence[str] | None = None,
+    scale: int | None = None,
+    minutes: float | None = None,
 ) -> Sweep:
     """Plan the trials of a sweep and check the settings of all.
 
@@ -93,20 +101,34 @@ def plan(
 
     Raises `UserError` (78): an unknown recipe, row or key, an invalid value, or no git repository.
     """
-    if scale and name == GRID:
-        raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
+    if scale and name not in _SCALED:
+        raise configuration_error(f"--scale: {name} has no scale", f"It is for {' and '.join(_SCALED)}.")
     base, files = check_params(settings_of_run(recipe, {})), snapshot()
-    scale = scale or (1 if name == GRID else scale_for(base))
+    machine = base.machine.model_dump(mode="json")
+    scale = scale or (scale_for(base) if name in _SCALED else 1)
     sections = base.model_dump(mode="json", exclude={MACHINE})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
     code, trials = _code(files.tree), []
     for row in grid(choose(rows_of(name, scale), rows), settings):
         document = document_of(row, sections)
-        check_params(document)
+        params = check_params({**document, MACHINE: machine})
+        if minutes:
+            document["train"].update(spaced(_updates_within(minutes, params)))
         relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
         key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
         trials.append(Trial(row.name, document["train"]["seed"], document, key))
     return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
+
+
+def _updates_within(minutes: float, params: Params) -> int:
+    """Return `updates_within`, measured once for all seeds of a row, so that a sweep can be started again."""
+    from transformer_core.training.throughput import updates_within  # Here: torch takes seconds to load.
+
+    settings = params.model_copy(update={"train": params.train.model_copy(update={"seed": 0})}).model_dump_json()
+    measured = RATES / f"{sha256(settings.encode()).hexdigest()}.json"
+    if not measured.exists():
+        write_json(measured, {"updates_a_minute": updates_within(60, params) / 60})
+    return int(minutes * read_json(measured, "Remove it.")["updates_a_minute"])
 
 
 def _code(tree: str) -> str:
@@ -202,6 +224,8 @@ def _parser() -> Parser:
     parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="values of a setting, as train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
     parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
+    minutes = "updates of each row: as many as take M minutes on this machine, whose speed is measured once"
+    parser.add_argument("--minutes", metavar="M", type=positive_float, help=minutes)
     scale = "divide the paper's widths by S (default: the power of two at which base is not wider than the recipe's model)"
     parser.add_argument("--scale", metavar="S", type=positive_int, help=scale)
     return parser

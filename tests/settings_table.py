@@ -42,7 +42,8 @@ def _table_of_models() -> str:
     for key in Model.model_fields:
         owners = [(name, found) for name, entry in architectures().items() for found in fields(entry.size) if found.name == key]
         meaning = meanings.get(key) or owners[0][1].metadata["words"]
-        rows.append(f"`{key}` | {owners[0][0] if len(owners) == 1 else 'all'} | {meaning}")
+        names = ", ".join(name for name, _ in owners) if len(owners) < len(architectures()) else "all"
+        rows.append(f"`{key}` | {names or 'all'} | {meaning}")
     return "".join(f"{row}\n" for row in rows)
 
 

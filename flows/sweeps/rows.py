@@ -10,18 +10,29 @@ from typing import Any
 from flows.dvc.settings import set_key
 from transformer_core.config import Model, Params, resolve
 from transformer_core.errors import configuration_error, did_you_mean
-from transformer_core.presets import BASE, TABLE_3, TransformerSize
+from transformer_core.presets import BASE, TABLE_3
+from transformer_core.recipes import BASELINES
 from transformer_core.yaml_io import parse_yaml
 
 GRID, SEED = "params", "train.seed"
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-# The section `model` of each row of sweep table2: systems of the paper's Table 2 (the convolutional one in one width), and recurrent ones.
-_TABLE_2: dict[str, dict[str, Any]] = {
-    "recurrent": {"architecture": "recurrent", "preset": "base", "attention": "none"},
-    "recurrent-additive": {"architecture": "recurrent", "preset": "base", "attention": "additive"},
-    "convolutional": {"architecture": "convolutional", "preset": "base"},
-    "base": {"preset": "base"},
-    "big": {"preset": "big"},
+# The rows of sweep `parts`, which change one part of the recipe's Transformer each, by what they set.
+_RECURRENT, _ABLATION = {"architecture": "recurrent"}, {"model.architecture": "ablation"}
+_PARTS: dict[str, dict[str, Any]] = {
+    "as the recipe": {},
+    **{f"d_k {width}": {"model.d_k": width} for width in (12, 192)},
+    **{
+        f"{energies} energies, d_k {width}": {**_ABLATION, "model.energies": energies, "model.d_k": width}
+        for energies in ("dot", "additive")
+        for width in (12, 48, 192)
+    },
+    "no warm-up": {"train.warmup": 1},
+    "no residuals": {**_ABLATION, "model.residual": False},
+    **{f"{norm}-norm, {layers} layers": {"model.norm": norm, "model.layers": layers} for norm in ("post", "pre") for layers in (2, 6)},
+    **{f"{heads} heads": {"model.heads": heads} for heads in (1, 2, 8)},
+    **{f"{positions} positions": {"model.positions": positions} for positions in ("learned", "none")},
+    "no label smoothing": {"train.label_smoothing": 0},
+    "one checkpoint": {"average.count": 1},
 }
 
 
@@ -45,16 +56,23 @@ def scale_for(params: Params) -> int:
 def rows_of(name: str, scale: int) -> list[Row]:
     """Return the rows of a table of the paper with every width divided by `scale`, or the one row of a sweep of settings alone.
 
-    The tables are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
-    checkpoints of Table 3 are not averaged. Of Table 2 there are the systems that can be trained here.
+    All are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
+    checkpoints of Table 3 are not averaged. Table 2 is the Transformer and all baselines, of the preset whose Transformer is as wide.
     """
+    engine = {"decode.engine": "torch"}
     if name == GRID:
         return [Row("", {}, {})]
+    if name == "parts":
+        return [Row(part, {}, {**changes, **engine}) for part, changes in _PARTS.items()]
     if name == "table2":
-        return [Row(system, {"model": _scaled(model, scale)}, {"decode.engine": "torch"}) for system, model in _TABLE_2.items()]
-    last = {"average.of": "last", "average.count": 1, "decode.engine": "torch"}
+        preset = {"preset": {1: "base", 2: "small"}.get(scale, "tiny")}
+        baselines = [
+            Row(system.partition("-")[2], {"model": {**preset, **_RECURRENT, **keys}}, engine) for system, (_, keys) in BASELINES.items()
+        ]
+        return [Row("transformer", {"model": preset}, engine), *baselines]
+    last = {"average.of": "last", "average.count": 1, **engine}
     return [
-        Row(name, {"model": _scaled({"preset": f"table3/{name}"}, scale)}, {"train.label_smoothing": row.label_smoothing, **last})
+        Row(name, {"model": _scaled(f"table3/{name}", scale)}, {"train.label_smoothing": row.label_smoothing, **last})
         for name, row in TABLE_3.items()
     ]
 
@@ -108,7 +126,6 @@ def document_of(row: Row, base: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _scaled(model: Mapping[str, Any], scale: int) -> dict[str, Any]:
-    size = resolve(Model(**model))
-    names = () if scale == 1 else _WIDTHS if isinstance(size, TransformerSize) else ("d_model",)
-    return {**model, **{name: getattr(size, name) // scale for name in names}}
+def _scaled(preset: str, scale: int) -> dict[str, Any]:
+    size = resolve(Model(preset=preset))
+    return {"preset": preset, **{name: getattr(size, name) // scale for name in _WIDTHS if scale > 1}}

@@ -21,6 +21,7 @@ from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params, resolve
 from transformer_core.files import WORKTREES, write_json, write_text
+from transformer_core.presets import TINY
 
 
 def sections() -> dict[str, Any]:
@@ -40,9 +41,9 @@ def test_a_scale_divides_each_width_and_nothing_else_and_follows_from_the_recipe
     assert [getattr(rows["A-h32"], name) for name in ("d_model", "d_ff", "heads", "d_k", "d_v", "dropout")] == [128, 512, 32, 4, 4, 0.1]
     assert rows["C-dmodel1024"].d_k == 32
     assert rows["E-learned"].positions == "learned"
-    assert {row.name: resolve(Model(**row.sections["model"])).d_model for row in rows_of("table2", 4)} == {
-        "recurrent": 256, "recurrent-additive": 256, "convolutional": 128, "base": 128, "big": 256
-    }  # fmt: skip
+    table2 = {row.name: resolve(Model(**row.sections["model"])) for row in rows_of("table2", 4)}
+    assert (table2["transformer"], table2["bytenet"].architecture, table2["recurrent-cho"].d_model) == (TINY, "bytenet", 256)
+    assert len(table2) == 1 + len(recipes.BASELINES)
     scales = {"tatoeba": 4, "multi30k": 4, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
     assert {recipe: scale_for(recipes.load(recipe)) for recipe in scales} == scales
 
@@ -50,7 +51,7 @@ def test_a_scale_divides_each_width_and_nothing_else_and_follows_from_the_recipe
 def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() -> None:
     settings = grid(rows_of("params", 1), ["train.warmup=200,400", "model.norm=pre,post", "train.updates=300"])
     assert [row.name for row in settings][1] == "train.warmup=200 model.norm=post train.updates=300"
-    tables = grid([*rows_of("table3", 4), *rows_of("table2", 4)], ["train.updates=300"])
+    tables = grid([*rows_of("table3", 4), *rows_of("table2", 4), *rows_of("parts", 1)], ["train.updates=300"])
     assert tables[0].name == "base train.updates=300"
     for row in (*tables, *settings):
         params = Params.model_validate(document_of(row, sections()))
@@ -62,7 +63,7 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
 def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
     base = sections() | {"model": {"preset": "tiny", "norm": "pre"}}
     norms = {row.name: document_of(row, base)["model"].get("norm") for row in [*rows_of("table3", 4), *rows_of("table2", 4)]}
-    assert {name for name, norm in norms.items() if norm is None} == {"recurrent", "recurrent-additive", "convolutional"}
+    assert {name for name, norm in norms.items() if norm is None} == {name.removeprefix("tatoeba-") for name in recipes.BASELINES}
     assert set(norms.values()) == {"pre", None}
 
 
@@ -120,6 +121,18 @@ def test_a_key_changes_with_settings_code_and_pretrained_models_alone(clone: Clo
     assert keys() == edited
     write_text(clone.root / "pretrained/parent/spm.model", "a model")
     assert keys() != edited
+
+
+def test_minutes_are_as_many_updates_as_this_machine_makes_measured_once_for_all_seeds(clone: Clone) -> None:
+    def updates(minutes: float) -> list[int]:
+        rows = ["transformer", "recurrent-cho"]
+        trials = plan("table2", ["train.seed=1,2"], rows=rows, minutes=minutes).trials
+        return [trial.document["train"]["updates"] for trial in trials]
+
+    few, many = updates(100), updates(1000)
+    assert (few[0], few[2]) == (few[1], few[3])
+    assert all(0 < 10 * less <= more <= 10 * less + 500 for less, more in zip(few, many, strict=True))
+    assert len(list((clone.root / ".state/sweeps/rates").iterdir())) == 2
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:

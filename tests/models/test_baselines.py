@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.models.test_architectures import VOCAB, built, tokens
+from tests.models.test_architectures import ABLATION, VOCAB, built, tokens
+from transformer_core import recipes
 from transformer_core.baselines.convolutional import ConvolutionalState
 from transformer_core.baselines.recurrent import AdditiveAttention
-from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
+from transformer_core.baselines.sizes import AblationSize, ByteNetSize, ConvolutionalSize, RecurrentSize
+from transformer_core.decoding import ctranslate2_export, hugging_face
+from transformer_core.evaluation.attention import keeps_weights
 from transformer_core.models.architectures import build
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.ops.choice import prepare_for_decoding, prepare_for_training
 from transformer_core.sizes import architectures
 
 
@@ -172,6 +177,69 @@ def test_a_layer_of_the_convolutional_decoder_is_the_papers_formula() -> None:
         assert torch.allclose(out[0], (attended + x[0]) * math.sqrt(0.5), atol=1e-12)
 
 
+def test_a_block_of_bytenet_is_figure_3_and_its_decoder_reads_the_encoders_output_at_its_own_place() -> None:
+    model = built(ByteNetSize(layers=2, d_model=8, dropout=0.1))
+    source, target = tokens(1, 5), tokens(1, 9)
+
+    def block(layer: torch.nn.Module, x: Tensor, before: int, after: int) -> Tensor:
+        """By PyTorch's dilated convolution: a row of our matrix runs over the places of a channel, then over channels."""
+        first, second, third = layer.norms
+        read = functional.relu(second(layer.narrowed(functional.relu(first(x)))))
+        kernel = layer.convolution.weight.reshape(4, 4, 3)
+        padded = functional.pad(read.transpose(1, 2), (before, after))
+        convolved = functional.conv1d(padded, kernel, layer.convolution.bias, dilation=layer.dilation).transpose(1, 2)
+        return x + layer.widened(functional.relu(third(convolved)))
+
+    with torch.no_grad():
+        # Six places for a source of five tokens; nine target tokens then have zeros at the last three.
+        x = functional.pad(model.embedding(source), (0, 0, 0, 1))
+        for number, layer in enumerate(model.encoder):
+            x = block(layer, x, 2**number, 2**number)
+        y = model.embedding(target) + functional.pad(model.encoder_norm(x), (0, 0, 0, 3))
+        for number, layer in enumerate(model.decoder):
+            y = block(layer, y, 2 * 2**number, 0)
+        assert torch.allclose(model(source, source > 0, target), model.decoder_norm(y), atol=1e-12)
+
+
+@pytest.mark.parametrize("energies", ["dot", "additive"])
+def test_other_energies_take_the_place_of_the_scaled_ones_in_training_and_decoding(energies: str) -> None:
+    model = built(replace(ABLATION, energies=energies, dropout=0.0))  # type: ignore[arg-type]
+    attention = model.decoder[0].cross_attention
+    query, key, value = (torch.randn(1, 4, length, width, dtype=torch.float64) for length, width in ((2, 6), (3, 6), (3, 5)))
+    with torch.no_grad():
+        for head in range(4):
+            for place in range(2):
+                q, keys = query[0, head, place], key[0, head]
+                found = [q @ k if energies == "dot" else attention.attend.vectors[head] @ torch.tanh(q + k) for k in keys]
+                wanted = torch.stack(found).softmax(dim=0) @ value[0, head]
+                assert torch.allclose(attention.attend(query, key, value, None, attention.dropout)[0, head, place], wanted, atol=1e-12)
+        source, target = tokens(3, 5), tokens(3, 7)
+        before = model.project(model(source, source > 0, target))
+        prepare_for_training(model, torch.device("cpu"), "float64")
+        prepare_for_decoding(model)
+        assert all(module.attend.energies for module in model.modules() if isinstance(module, MultiHeadAttention))
+        state = model.start(source, source > 0)
+        after = torch.stack([model.step(target[:, place], state) for place in range(7)], dim=1)
+        assert torch.allclose(before, after, atol=1e-12)
+
+
+def test_without_residuals_a_layer_is_its_sublayers_and_norms_alone() -> None:
+    model = built(replace(ABLATION, residual=False))
+    layer, x = model.encoder[0], torch.randn(1, 5, 16, dtype=torch.float64)
+    with torch.no_grad():
+        attended = layer.self_attention(*layer.self_attention.project(x), None)
+        wanted = layer.round_feed_forward.norm(layer.feed_forward(layer.round_attention.norm(attended)))
+        assert torch.allclose(layer(x, None), wanted, atol=1e-12)
+
+
+def test_an_ablation_is_for_experiments_alone() -> None:
+    size = AblationSize(**{**vars(ABLATION), "d_k": 4, "d_v": 4})
+    assert "CTranslate2 has no ablation model" in ctranslate2_export.unsupported(size)
+    assert "its architecture (ablation)" in hugging_face.unsupported(size)
+    assert not keeps_weights(built(size))
+    assert all(recipes.load(name).model.architecture != "ablation" for name in recipes.names())
+
+
 def test_the_convolutional_encoder_gets_a_share_of_its_gradient_and_values_hold_the_embeddings_too() -> None:
     model = built(ConvolutionalSize(layers=3, d_model=6, dropout=0.1))
     outputs: list[Tensor] = []
@@ -202,5 +270,6 @@ def test_bf16_gives_the_gradients_of_float32_up_to_its_rounding(architecture: st
 
     exact, rounded = gradients(bf16=False), gradients(bf16=True)
     # bf16 keeps 8 bits, so a rounding is off by 2^-9 at most; some fifty on the way from the loss to a weight, at random, are 1.4%.
-    assert (rounded - exact).norm() < 0.04 * exact.norm()
+    # A ReLU's input that is rounded across 0 turns its gradient on or off: ByteNet has thirty of these in a row.
+    assert (rounded - exact).norm() < (0.2 if architecture == "bytenet" else 0.04) * exact.norm()
     assert not torch.equal(rounded, exact)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from transformer_core.errors import configuration_error
+from transformer_core.presets import BASE, SMALL, TINY, TransformerSize
 from transformer_core.schema import PositiveInt
 from transformer_core.sizes import Architecture, ModelSize, key
 
@@ -90,6 +91,28 @@ class ConvolutionalSize(ModelSize):
         return replace(size, layers=size.depth)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByteNetSize(ModelSize):
+    """Sizes of ByteNet (Kalchbrenner et al. 2016): `layers` are residual blocks of each stack, `d_model` is their outer width, 2d there.
+
+    Dropout is on embeddings, on the output of each block before its residual, and before the projection.
+    """
+
+    architecture: Literal["bytenet"] = "bytenet"
+    kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationSize(TransformerSize):
+    """Sizes of a Transformer, and what is changed in it for an experiment."""
+
+    architecture: Literal["ablation"] = "ablation"  # type: ignore[assignment]
+    energies: Literal["scaled", "dot", "additive"] = key(
+        "of attention: `scaled` as in the paper (3.2.1), `dot` without 1/sqrt(d_k), or `additive` (Bahdanau et al. 2015)", "scaled"
+    )
+    residual: bool = key("whether a sub-layer's input is added to its output (3.1)", True)
+
+
 _RECURRENT = {
     "base": RecurrentSize(layers=4, d_model=1024, dropout=0.2),
     "small": RecurrentSize(layers=2, d_model=512, dropout=0.1),
@@ -104,7 +127,18 @@ _CONVOLUTIONAL = {
     # fairseq's fconv_wmt_en_de, the authors' code: not the sizes of the paper's text.
     "fconv-wmt-en-de": ConvolutionalSize(layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))),
 }
+_BYTENET = {
+    "base": ByteNetSize(layers=30, d_model=1600, dropout=0.1),  # Kalchbrenner et al. 2016, section 5.
+    "small": ByteNetSize(layers=10, d_model=512, dropout=0.1),
+    "tiny": ByteNetSize(layers=5, d_model=256, dropout=0.1),
+}
+_ABLATION = {
+    name: AblationSize(**{key: value for key, value in vars(size).items() if key != "architecture"})
+    for name, size in {"base": BASE, "small": SMALL, "tiny": TINY}.items()
+}
 ARCHITECTURES = {
     "recurrent": Architecture(RecurrentSize, _RECURRENT, "transformer_core.baselines.recurrent:recurrent_model"),
     "convolutional": Architecture(ConvolutionalSize, _CONVOLUTIONAL, "transformer_core.baselines.convolutional:Convolutional"),
+    "bytenet": Architecture(ByteNetSize, _BYTENET, "transformer_core.baselines.bytenet:ByteNet"),
+    "ablation": Architecture(AblationSize, _ABLATION, "transformer_core.baselines.ablations:Ablation"),
 }

@@ -42,7 +42,7 @@ _FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _S
 
 def unsupported(size: ModelSize) -> str:
     """Return why CTranslate2 does not support a model of these sizes; empty if it does."""
-    if not isinstance(size, TransformerSize):
+    if type(size) is not TransformerSize:
         return f"CTranslate2 has no {size.architecture} model"
     exported = size.keys_that_are("exported")
     for key in fields(size):

@@ -128,7 +128,7 @@ def unsupported(size: ModelSize) -> str:
     """Return why MarianMTModel cannot hold a model of these sizes; empty if it can."""
     if not isinstance(size, TransformerSize):
         return f"transformers has no {size.architecture} model for translation"
-    for key, held in (("norm", "post"), ("positions", "sinusoidal")):
+    for key, held in (("architecture", "transformer"), ("norm", "post"), ("positions", "sinusoidal")):
         if getattr(size, key) != held:
             return f"its {key} ({getattr(size, key)}) is not that of MarianMTModel ({held})"
     if (size.d_k, size.d_v) != (size.d_model / size.heads,) * 2:

@@ -36,7 +36,7 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
 
 def keeps_weights(model: TranslationModel) -> bool:
     """Return whether `attention_maps` supports a model; a convolutional one has attention, but its weights cannot be recorded."""
-    return isinstance(model, Transformer) or model.energies is not None
+    return type(model) is Transformer or model.energies is not None
 
 
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:

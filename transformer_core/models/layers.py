@@ -10,6 +10,7 @@ from transformer_core.models.embeddings import Dropout
 from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
 
+Sublayer = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "swish": functional.silu, "gelu": functional.gelu}
 
 
@@ -40,7 +41,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(size.d_model)
         self.norm_first = size.norm == "pre"
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
         """Apply a sub-layer to x, (B, T, D), and return that shape."""
         if self.norm_first:
             return x + self.dropout(sublayer(normed(x, self.norm)))

@@ -28,9 +28,10 @@ _LEAST_VOCABULARY, _BYTES = 400, 256
 _SAVES, _SAVES_A_VALIDATION = 50, 5
 # A corpus of fewer pairs, and one of these with as many words a sentence, has settings of its own.
 _FEW_PAIRS, _LONG_SENTENCES = 50_000, 15
-# Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
+# Of each baseline its short description, and the keys of its `model` section beside the preset and `architecture: recurrent`.
 BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
+    "tatoeba-bytenet": ("dilated convolutions without attention (Kalchbrenner 2016)", {"architecture": "bytenet"}),
     "tatoeba-recurrent": ("an LSTM encoder-decoder with a fixed vector between its halves", {"attention": "none"}),
     "tatoeba-recurrent-additive": ("an LSTM encoder-decoder with additive attention", {"attention": "additive"}),
     "tatoeba-recurrent-dot": ("an LSTM encoder-decoder with dot-product attention", {"attention": "dot"}),
@@ -118,11 +119,16 @@ def for_entry(entry: Path, *, short_training: bool = False) -> str:
 
 
 def with_updates(text: str, updates: int) -> str:
-    """Return a params file with about so many updates, in fifty saves, of which every fifth has a validation."""
+    """Return a params file with about so many updates, `spaced`."""
     document = editable_yaml(text, "params")
-    every = max(updates // _SAVES, 1)
-    document["train"].update(updates=_SAVES * every, save_every=every, validate_every=_SAVES_A_VALIDATION * every)
+    document["train"].update(spaced(updates))
     return yaml_text(document)
+
+
+def spaced(updates: int) -> dict[str, int]:
+    """Return the settings of a training of about so many updates, in fifty saves, of which every fifth has a validation."""
+    every = max(updates // _SAVES, 1)
+    return {"updates": _SAVES * every, "save_every": every, "validate_every": _SAVES_A_VALIDATION * every}
 
 
 def check_unedited(path: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 import torch
+from torch import nn
 
 from transformer_core.config import Precision
 from transformer_core.models.attention import Attend, MultiHeadAttention, scaled_dot_product_attention
@@ -76,5 +77,5 @@ def prepare_for_decoding(model: TranslationModel) -> None:
 
 def _set_attention(model: TranslationModel, attend: Attend) -> None:
     for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
+        if isinstance(module, MultiHeadAttention) and not isinstance(module.attend, nn.Module):  # Another attention has no faster way.
             module.attend = attend
