@@ -2,10 +2,9 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,7 @@ LONGEST = 100
 TARGET_PER_SOURCE, RATIO_SPREAD = 1.1, 0.15
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A model and the updates to train it with."""
 
     size: TransformerSize

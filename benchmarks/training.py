@@ -26,10 +26,9 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,11 +44,9 @@ from transformer_core.training.devices import Rank, default_devices, default_thr
 
 LEAST_PAIRS = 20_000
 ON_GPU = torch.cuda.is_available()
-HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """An implementation: the program of its processes, and implementations of attention to choose from."""
 
     name: str
@@ -131,7 +128,7 @@ def run_contender(
     (folder / JOB).write_bytes(pickle.dumps(job))
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [sys.executable, *torchrun, "-m", contender.module, str(folder)]
-    done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise SystemExit(f"{done.stdout}{contender.name} ended with exit code {done.returncode}, its output is above")
     reports = []

@@ -11,8 +11,7 @@ from flows import runs_page
 from flows.process.paths import HYPOTHESES
 from flows.process.runner import reports_errors
 from flows.record.run import EXIT_CODE, REFERENCES, SOURCES, now_ms
-from flows.record.server import PARENT_TAG, RECORD, connect, reaching, run_link, search
-from flows.record.store import tracking_uri
+from flows.record.server import PARENT_TAG, RECORD, connect, reaching, run_link, search, tracking_uri
 from transformer_core.cli.arguments import Parser, positive_float
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_NAMED = 5
 _MS_PER_DAY = 86_400_000
 
 
@@ -82,7 +80,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     begins = [run for run, names in found if any(f", {name}".find(f", {wanted}") >= 0 for name in names)] if wanted else []
     runs = exact or [run for run in begins if run.info.status == "FINISHED"] or begins
     if not runs:
-        named = ", ".join(repr(run.info.run_name) for run, _ in found[:_NAMED])
+        named = ", ".join(repr(run.info.run_name) for run, _ in found[:5])
         remedy = f"The latest: {named}." if named else "Look at another record with MLFLOW_TRACKING_URI."
         raise configuration_error(f"run {wanted!r}: MLflow has no run of this id, name or fingerprint", remedy)
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs})
@@ -157,14 +155,10 @@ def _in_experiment(chosen: Namespace, client: "MlflowClient", wanted: str) -> "l
 def _unfinished(chosen: Namespace, client: "MlflowClient") -> list[runs_page.Unfinished]:
     """Return the trainings of the experiment that failed or were stopped, by exit code, with the latest of each."""
     by_code: dict[str, list[Run]] = {}
-    for status in ("FAILED", "KILLED"):
-        for run in _in_experiment(chosen, client, f"attributes.status = '{status}'"):
-            by_code.setdefault(run.data.tags.get(EXIT_CODE, ""), []).append(run)
-    rows = []
-    for code in sorted(by_code, key=lambda code: code.zfill(3)):
-        latest = max(by_code[code], key=lambda run: run.info.start_time)
-        rows.append(runs_page.Unfinished(code, len(by_code[code]), str(latest.info.run_name)))
-    return rows
+    for run in _in_experiment(chosen, client, "attributes.status != 'FINISHED' AND attributes.status != 'RUNNING'"):
+        by_code.setdefault(run.data.tags.get(EXIT_CODE, ""), []).append(run)
+    found = sorted(by_code.items(), key=lambda item: item[0].zfill(3))
+    return [runs_page.Unfinished(code, len(runs), str(runs[0].info.run_name)) for code, runs in found]
 
 
 def write_page(chosen: Namespace, params: Params, uri: str) -> int:

@@ -15,7 +15,7 @@ import requests
 from flows.process.paths import MANIFEST, STATE
 from flows.record.documents import read_output
 from flows.record.registry import CHAMPION, fetch, number_of
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri
 from transformer_core.config import Machine, Params, check_params
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, REGISTRY, FoundEntry, Source, find_entry
 from transformer_core.corpus.sources.fetching import lock_file, locked_sums
@@ -91,30 +91,25 @@ def changes(now: Versions, before: Versions) -> list[str]:
     return sorted(name for name in now.keys() | before.keys() if name not in now or name not in before or now[name][0] != before[name][0])
 
 
-def taken(corpus: str) -> Versions:
-    """Return the versions that the last run took; empty if none is known."""
-    return _read(_taken_file(corpus))
-
-
 def look(found: FoundEntry, machine: Machine) -> tuple[Versions, list[str]]:
     """Return the present versions, and the names to tell of: they differ from what the last run took and from what was told last.
 
     If no run on new data is known, the last one took the sums in the manifest of data/raw, and of all else the present versions.
     """
     corpus = found.entry.name
-    before, told = taken(corpus), _read(_told_file(corpus))
+    before, told = _read(corpus, "taken"), _read(corpus, "told")
     now = versions(found, machine, {**before, **told})
     if not before and MANIFEST.exists() and (manifest := read_output(MANIFEST))["corpus"] == corpus:
         sums = {origin["file"]: Version(origin["sha256"]) for origin in manifest["origin"] if "file" in origin}
         before = {**now, **sums}
-        write_json(_taken_file(corpus), before)
+        write_json(_file(corpus, "taken"), before)
     new = changes(now, before)
     return now, new if changes(now, told) else []
 
 
 def note_told(corpus: str, now: Versions) -> None:
     """Note the versions of which a watcher has told, or need not tell."""
-    write_json(_told_file(corpus), now)
+    write_json(_file(corpus, "told"), now)
 
 
 @contextmanager
@@ -126,7 +121,7 @@ def taking_in(corpus: str, params: Params) -> Iterator[list[str]]:
     """
     if corpus != params.download.corpus:
         raise configuration_error(f"download.corpus: is {params.download.corpus}, but the new data is of {corpus}")
-    found, before = find_entry(corpus), taken(corpus)
+    found, before = find_entry(corpus), _read(corpus, "taken")
     now = versions(found, params.machine, before)
     new = changes(now, before)
     for entry in {entry.path: entry for entry, _ in _sources(found)}.values():
@@ -137,7 +132,7 @@ def taking_in(corpus: str, params: Params) -> Iterator[list[str]]:
         if entry.path.parent == OWN_ENTRIES and files & set(new):
             update_entry(entry.entry.name)
     yield new
-    write_json(_taken_file(corpus), now)
+    write_json(_file(corpus, "taken"), now)
 
 
 def train_champion_further(document: dict[str, Any]) -> None:
@@ -154,13 +149,11 @@ def train_champion_further(document: dict[str, Any]) -> None:
     check_params(document)
 
 
-def _taken_file(corpus: str) -> Path:
-    return STATE / "watch" / f"{corpus}-taken.json"
+def _file(corpus: str, kind: str) -> Path:
+    return STATE / "watch" / f"{corpus}-{kind}.json"
 
 
-def _told_file(corpus: str) -> Path:
-    return STATE / "watch" / f"{corpus}-told.json"
-
-
-def _read(file: Path) -> Versions:
+def _read(corpus: str, kind: str) -> Versions:
+    """Return the versions of a file; empty if none is known."""
+    file = _file(corpus, kind)
     return {name: Version(*version) for name, version in read_json(file).items()} if file.exists() else {}

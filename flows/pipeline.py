@@ -6,8 +6,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, chdir, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -33,16 +33,15 @@ from flows.dvc.settings import settings_of_run
 from flows.dvc.worktree import snapshot, worktree
 from flows.new_data import taking_in, train_champion_further
 from flows.process.exits import BUG
-from flows.process.patience import Patience
+from flows.process.patience import retry
 from flows.process.runner import StageError, echo, in_background, reports_errors
 from flows.process.signals import stop_on_signals
-from flows.record import server
 from flows.record.alarms import alarm, link_of
-from flows.record.costs import TRAIN, costs, expected
+from flows.record.costs import costs, expected
 from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.run import identity_of
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri, ui_command
 from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
@@ -50,16 +49,12 @@ from transformer_core.errors import ExitCode, Interrupted, UserError, first_line
 from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
-ARTIFACT = "pipeline"
 TO_RESUME = "Correct what it names, and run the pipeline again: it goes on from there."
 SECONDS_BETWEEN_CHECKS = 30.0
 _CLOSING_SECONDS = 5.0
 
 
-@flow(
-    name="pipeline",
-    description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
-)
+@flow(name="pipeline", description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.")
 def pipeline(
     recipe: str | None = None,
     overrides: dict[str, Any] | None = None,
@@ -95,18 +90,15 @@ def pipeline(
     return int(ExitCode.DONE)
 
 
-@contextmanager
-def staying_running() -> Iterator[None]:
+def staying_running() -> AbstractContextManager[None]:
     """Set the current flow run to Running again if it is marked as crashed during the block, so that it can be cancelled.
 
     After the server was away, the automation for lost machines fires before the first heartbeat arrives. A temporary server has none.
     """
     if not PREFECT_API_URL.value():
-        yield
-        return
+        return nullcontext()
     context, run = copy_context(), UUID(str(flow_run.get_id()))
-    with in_background(lambda stop: context.run(_stay_running, run, stop), "staying-running", _CLOSING_SECONDS):
-        yield
+    return in_background(lambda stop: context.run(_stay_running, run, stop), "staying-running", _CLOSING_SECONDS)
 
 
 def _stay_running(run: UUID, stop: Event) -> None:
@@ -115,14 +107,6 @@ def _stay_running(run: UUID, stop: Event) -> None:
             state = client.read_flow_run(run).state
             if state and state.is_crashed():
                 client.set_flow_run_state(run, Running(message="Marked as crashed, but alive"), force=True)
-
-
-def run_with(document: Mapping[str, Any] | None, names: Sequence[str]) -> None:
-    """Run stages with a document as params.yaml, None for the one that is here. Raises as `run_in_worktree`."""
-    if document is None:
-        run_stages(names)
-    else:
-        run_in_worktree(document, names)
 
 
 def run_on_new_data(corpus: str, document: dict[str, Any] | None, names: Sequence[str], from_champion: bool) -> None:
@@ -136,8 +120,11 @@ def run_on_new_data(corpus: str, document: dict[str, Any] | None, names: Sequenc
             run_with(document, names)
 
 
-def run_in_worktree(document: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Run stages with other settings in a worktree. Raises as `worktree` and `run_stages`."""
+def run_with(document: Mapping[str, Any] | None, names: Sequence[str]) -> None:
+    """Run stages here, or with a document as params.yaml in a worktree. Raises as `worktree` and `run_stages`."""
+    if document is None:
+        run_stages(names)
+        return
     with worktree(snapshot(), document) as folder:
         get_run_logger().info("This run works in %s", folder)
         run_stages(names, folder)
@@ -190,11 +177,11 @@ def stage_task(name: str, machine: Machine) -> State[Outcome] | Outcome:
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], params: Params) -> None:
     """Write the summary to the terminal, and as an artifact of the run."""
-    link = training_link() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    link = training_link() if "train" in outcomes and not outcomes["train"].code else ""
     spent = dict(costs({name: one.seconds for name, one in outcomes.items() if one.done != "cached"}, params))
     spent["kwh"] = {name: kwh for name, kwh in spent["kwh"].items() if not outcomes[name].code}
-    summary = summarize(outcomes, link, server.ui_command(tracking_uri(params.machine)), spent)
-    create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
+    summary = summarize(outcomes, link, ui_command(tracking_uri(params.machine)), spent)
+    create_markdown_artifact(key="pipeline", markdown=summary, description="What the run did")
     echo(summary, sys.stdout)
 
 
@@ -220,7 +207,7 @@ def wait_for_prefect(hours: float) -> None:
     Stages and their tasks need no server. A temporary one is not waited for.
     """
     if PREFECT_API_URL.value():
-        Patience(hours).retry(partial(ask_prefect, "The stages are done"), partial(echo, stream=sys.stderr))
+        retry(hours, partial(ask_prefect, "The stages are done"), partial(echo, stream=sys.stderr))
 
 
 def ask_prefect(remedy: str) -> None:
@@ -303,15 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog="python -m flows.pipeline", description=main.__doc__)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        dest="overrides",
-        action="append",
-        default=[],
-        type=_override,
-        help="a setting of this run: train.updates=50",
-    )
+    setting = "a setting of this run: train.updates=50"
+    parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], type=_override, help=setting)
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
     parameters = vars(parser.parse_args(arguments))
     parameters["overrides"] = dict(parameters["overrides"])

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from flows.dvc.commands import DVC_FILE
 from flows.dvc.worktree import remove_worktree
-from flows.process.child import git
 from flows.process.paths import DVC_LOCK
 from flows.process.runner import reports_errors
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.errors import UserError
 from transformer_core.files import WORKTREES, is_locked, read_json
+from transformer_core.project import git
 
 # An MD5 of a file or of a folder's listing in a file of DVC; not the beginning of a longer sum, such as git's.
 _SUM = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")

@@ -10,8 +10,6 @@ from transformer_core.cli.arguments import Parser
 from transformer_core.corpus.text import normalise, read_lines
 from transformer_core.evaluation.scoring import scoring_of
 
-EXAMPLES = 3
-
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +34,7 @@ def examples() -> Iterator[str]:
         "reference": paths.RAW / f"test.{manifest['target']}",
     }
     paths.require(*files.values())
-    for lines in islice(zip(*map(read_lines, files.values()), strict=False), EXAMPLES):
+    for lines in islice(zip(*map(read_lines, files.values()), strict=False), 3):
         yield ""
         yield from (f"{name:<13}{normalise(line)}" for name, line in zip(files, lines, strict=True))
 

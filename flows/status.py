@@ -12,7 +12,7 @@ from flows.process.runner import reports_errors
 from flows.record.alarms import link_of
 from flows.record.run import NAME, read_record, records
 from flows.record.sending import unsent
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri
 from flows.record.usage import RUN
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params

@@ -15,16 +15,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.dvc.commands import DVC_FILE, repository_stages, reproduce, stages_up_to
 from flows.dvc.settings import MACHINE, settings_of_run
 from flows.dvc.worktree import Snapshot, snapshot, worktree
-from flows.process.child import git
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
@@ -38,6 +36,7 @@ from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Params, ch
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import new_directory, read_json, write_json, write_text
+from transformer_core.project import git
 from transformer_core.recipes import spaced
 from transformer_core.tasks import task_of
 
@@ -51,8 +50,7 @@ _FORMAT = 2
 _LONGEST_NAME = 100
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One training of a row: the tracked sections of params.yaml, and the key of its result."""
 
     row: str
@@ -66,8 +64,7 @@ class Trial:
         return RESULTS / f"{self.key}.json"
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """A sweep: the trials in the order of the table, the files of their code, and the heading."""
 
     trials: Sequence[Trial]

@@ -10,7 +10,7 @@ from weakref import finalize
 import transformer_core
 from flows.process.runner import reports_errors
 from flows.record.registry import fetch
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri
 from transformer_core import cli
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params
@@ -41,10 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_with_model(module: str, purpose: str, command: Sequence[str], option: str, arguments: Sequence[str] | None) -> int:
     """Fetch the model that the arguments name, and run a command with the rest of them and the model as an option."""
-    parser = Parser(
-        prog=f"python -m {module}",
-        description=f"{purpose} with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI.",
-    )
+    description = f"{purpose} with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI."
+    parser = Parser(prog=f"python -m {module}", description=description)
     parser.add_argument("model", metavar="NAME@ALIAS", help="or NAME/VERSION")
     rest = f"arguments of `transformer-core {' '.join(command)}`, except {option}"
     parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help=rest)

@@ -21,10 +21,7 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 NO_RESULT = {
     "flows/places/ranks.py",
     *(f"flows/process/{name}.py" for name in ("child", "energy", "exits", "gpus", "notices", "paths", "progress", "runner", "signals")),
-    *(
-        f"flows/record/{name}.py"
-        for name in ("alarms", "costs", "documents", "finished", "lineage", "run", "sending", "server", "store", "usage")
-    ),
+    *(f"flows/record/{name}.py" for name in ("alarms", "costs", "documents", "finished", "lineage", "run", "sending", "server", "usage")),
     *(
         f"transformer_core/{name}.py"
         for name in ("compressed", "config", "errors", "files", "places", "processes", "project", "schema", "tasks", "yaml_io")

@@ -43,7 +43,7 @@ COMPONENTS = {
         {"compare", "tune"},
     ],
 }
-WITH_MLFLOW = ("compare", "stages/publish", *(f"record/{name}" for name in ("registry", "sending", "served_model", "server", "store")))
+WITH_MLFLOW = ("compare", "stages/publish", *(f"record/{name}" for name in ("registry", "sending", "served_model", "server")))
 WITH_PREFECT = ("pipeline", "probes", "watch", "places/work_pool")
 WHERE_ALLOWED = {
     name: {f"flows/{module}.py" for module in modules} for name, modules in (("prefect", WITH_PREFECT), ("mlflow", WITH_MLFLOW))

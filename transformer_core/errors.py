@@ -93,11 +93,6 @@ def configuration_error(message: str, remedy: str = "") -> UserError:
     return UserError(message, remedy, ExitCode.BAD_CONFIGURATION)
 
 
-def git_missing() -> UserError:
-    """Return the `UserError` (69) of a machine without git."""
-    return UserError("git is not installed", "Install git: DVC needs it.", ExitCode.UNAVAILABLE)
-
-
 def did_you_mean(name: str, names: Iterable[str], otherwise: str, most: int = 3) -> str:
     """Return a remedy with at most `most` of the names that are similar to a wrong one; if there are none, `otherwise`."""
     near = difflib.get_close_matches(name, names, n=most)

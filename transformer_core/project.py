@@ -3,10 +3,11 @@
 setup.py imports this module to copy `FILES` into a wheel, so importing it must need only the standard library.
 """
 
+import os
 import subprocess
 from pathlib import Path
 
-from transformer_core.errors import configuration_error, git_missing
+from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
 # Files of the repository that are copied to a project; dvc.yaml is adapted.
@@ -51,7 +52,7 @@ def new_project(folder: Path) -> list[Path]:
     if folder.exists() and not folder.is_dir():
         raise configuration_error(f"{folder}: is a file", "Name a folder.")
     if not (folder / ".git").exists():
-        _git(str(folder), "init", "--quiet", str(folder))
+        git(Path(), "init", "--quiet", str(folder))
     dag, code = adapt(text_of("dvc.yaml"))
     contents = {name: text_of(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(recipes.DEFAULT)}
     kept = []
@@ -67,7 +68,7 @@ def new_project(folder: Path) -> list[Path]:
 
 def check_repository(root: Path) -> str:
     """Return that `root` is the top of a git repository with DVC. Raises `UserError`: it is not."""
-    _git("git", "rev-parse", "--git-dir", at=root, remedy="Go to your clone of the repository, or: git init")
+    git(root, "rev-parse", "--git-dir", remedy="Go to your clone of the repository, or: git init")
     for name in (".dvc", "dvc.yaml"):
         if not (root / name).exists():
             raise configuration_error(f"no {name} here", "Go to the top of the repository, or: transformer-core new .")
@@ -101,12 +102,14 @@ def _files(paths: list[str]) -> list[str]:
     return sorted(file.relative_to(_INSTALLED).as_posix() for file in found if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _git(place: str, *arguments: str, at: Path = Path(), remedy: str = "") -> None:
-    """Run git. Raises `UserError`: 78, it refuses, with the place before its words; 69, it is not installed."""
+def git(folder: Path, *arguments: str, remedy: str = "", **variables: str) -> str:
+    """Return the output of git in a folder, run with these variables. Raises `UserError`: 78, git refuses; 69, it is not installed."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **variables}
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        subprocess.run(["git", *arguments], cwd=at, check=True, capture_output=True, text=True)
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
     except FileNotFoundError:
-        raise git_missing() from None
+        raise UserError("git is not installed", "Install git: DVC needs it.", ExitCode.UNAVAILABLE) from None
     except subprocess.CalledProcessError as error:
         answer = error.stderr.partition("\n")[0].removeprefix("fatal: ")
-        raise configuration_error(f"{place}: {answer}", remedy) from None
+        raise configuration_error(f"git: {answer}", remedy) from None

@@ -17,8 +17,6 @@ from transformer_core.decoding.translator import batches_of
 from transformer_core.models.directory import SUBWORD
 from transformer_core.training.loader import Batch
 
-_TRAINED_POSITIONS = 256
-
 
 class Marian(nn.Module):
     """A new model; the remaining difference to our architecture are biases on the attentions' projections."""
@@ -36,7 +34,7 @@ class Marian(nn.Module):
             decoder_ffn_dim=job.size.d_ff,
             activation_function="relu",
             scale_embedding=True,
-            max_position_embeddings=_TRAINED_POSITIONS,
+            max_position_embeddings=plain_torch.POSITIONS,
             pad_token_id=PAD,
             bos_token_id=BOS,
             eos_token_id=EOS,

@@ -5,7 +5,6 @@ import pickle
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +16,7 @@ JOB = "job.pickle"
 Updates = list[list[list[int]]]
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A model and the updates to train it with; the pairs are beside it in the folder, as a binarized split called `train`."""
 
     size: TransformerSize

@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
-from flows.process.child import TimeLimitError, run_child
+from flows.process.child import run_child
 from flows.process.exits import BUG, shell_code
 from flows.process.paths import DVC_LOCK
-from flows.process.patience import Patience
+from flows.process.patience import retry
 from flows.process.progress import update_resumed
 from flows.process.runner import StageError, exit_file
 from transformer_core.config import Machine
@@ -78,13 +78,13 @@ class StageOutput:
 def reproduce(name: str, machine: Machine, write: Callable[[str], None], environment: Mapping[str, str] | None = None) -> str:
     """Run a stage with DVC, or take it from DVC's cache, and return "ran" or "cached".
 
-    A failure that may pass is tried again, see `Patience`. `write` gets the lines of the output.
+    A failure that may pass is tried again, see `retry`. `write` gets the lines of the output.
 
     Raises `StageError`: it failed, or exceeded `machine.limit_hours`.
     """
     output = StageOutput(write)
     run = partial(_run_once, name, machine.limit_hours, output, environment or {})
-    return Patience(machine.patience_hours).retry(run, write, lambda: output.resumed)
+    return retry(machine.patience_hours, run, write, lambda: output.resumed)
 
 
 def _run_once(name: str, limit_hours: float | None, output: StageOutput, environment: Mapping[str, str]) -> str:
@@ -95,7 +95,7 @@ def _run_once(name: str, limit_hours: float | None, output: StageOutput, environ
     command, limit_seconds = dvc("repro", "--single-item", name), limit_hours and 3600 * limit_hours
     try:
         code = run_child(command, output, limit_seconds, {**environment, "PATH": path})
-    except TimeLimitError:
+    except subprocess.TimeoutExpired:
         raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit_hours:g})") from None
     if code:
         raise StageError(*failure(name, code, output.last_line))

@@ -11,20 +11,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.dvc.commands import DVC_FILE, dvc, repair, repository_stages
 from flows.dvc.settings import MACHINE
-from flows.process.child import git
 from flows.process.paths import DVC_LOCK, STATE
 from transformer_core.config import PARAMS_FILE
 from transformer_core.corpus.sources.fetching import locked_sums
-from transformer_core.errors import configuration_error
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import WORKTREES, locked, write_json, write_text
+from transformer_core.project import git
 from transformer_core.yaml_io import yaml_text
 
 CORPORA = Path("corpora")
@@ -32,8 +31,7 @@ CORPORA = Path("corpora")
 _OWN = {str(DVC_LOCK), str(PARAMS_FILE), str(STATE)}
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The files of this repository at one moment: the commit, the tree of the tracked files, the untracked ones, and the DVC cache."""
 
     commit: str
@@ -51,13 +49,10 @@ def snapshot() -> Snapshot:
     """
     from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
 
-    try:
-        commit = git(Path(), "rev-parse", "--verify", "HEAD^{commit}")
-        if prefix := git(Path(), "rev-parse", "--show-prefix"):
-            raise configuration_error(f"{prefix}: not the top of its git repository", "Make it a repository of its own: git init")
-    except subprocess.CalledProcessError as error:
-        reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
-        raise configuration_error(f"git: {reason}", "Runs with other settings need a commit: git add -A && git commit") from None
+    remedy = "Runs with other settings need a commit: git add -A && git commit"
+    commit = git(Path(), "rev-parse", "--verify", "HEAD^{commit}", remedy=remedy)
+    if prefix := git(Path(), "rev-parse", "--show-prefix"):
+        raise configuration_error(f"{prefix}: not the top of its git repository", "Make it a repository of its own: git init")
     with TemporaryDirectory() as folder:
         index, mine = Path(folder, "index"), Path(git(Path(), "rev-parse", "--git-path", "index"))
         if mine.exists():
@@ -90,9 +85,10 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
     with locked(folder.with_suffix(".lock"), "this run"):
         try:
             _check_out(folder, files)
-        except subprocess.CalledProcessError as error:
-            reason = str(error.stderr).splitlines()[0].removeprefix("fatal: ")
+        except (UserError, subprocess.CalledProcessError) as error:
+            reason = error.message if isinstance(error, UserError) else str(error.stderr).splitlines()[0]
             raise configuration_error(f"{folder}: {reason}", "Repair it, or remove this folder: it will be made again.") from None
+        _copy_sums(Path(), folder)
         write_text(folder / PARAMS_FILE, yaml_text(document))
         names = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", f"*{DVC_FILE}").splitlines()
         if names:  # A stage whose data the cache lacks says so.
@@ -128,7 +124,6 @@ def _check_out(folder: Path, files: Snapshot) -> None:
     for mine in (DVC_LOCK, Path(".dvc/config.local")):
         if mine.exists():
             shutil.copyfile(mine, folder / mine)
-    _copy_sums(Path(), folder)
     subprocess.run(dvc("cache", "dir", "--local", str(files.cache)), cwd=folder, check=True, capture_output=True, text=True)
     with chdir(folder):
         repair()
@@ -145,5 +140,5 @@ def _copy_sums(here: Path, there: Path) -> None:
 def _is_worktree(folder: Path) -> bool:
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel")) == folder.resolve()
-    except subprocess.CalledProcessError:
+    except UserError:
         return False

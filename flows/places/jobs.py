@@ -14,10 +14,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib import resources
+from itertools import takewhile
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ from jinja2 import Environment, StrictUndefined
 from flows.process.child import run_child
 from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, settings_up_to, stages
-from flows.process.patience import Patience
+from flows.process.patience import retry
 from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean
@@ -36,15 +36,13 @@ from transformer_core.places import Kubernetes, Place, Slurm
 
 JOBS = STATE / "jobs"
 POLL_SECONDS = 2.0
-_NAME_DIGITS = 8
 RENDEZVOUS_PORT = 29400
 # Schedulers may signal up to a minute early; Python, torchrun and srun need time to end.
 ENDING_SECONDS = 30
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A stage with its settings in this folder: what a job runs, and the name by which it is found again."""
 
     stage: str
@@ -55,7 +53,7 @@ class Job:
     def of(cls, stage: str, params: Params) -> "Job":
         """Return the job of a stage. Its name has a hash of this folder, the stage, and the settings up to it."""
         key = sha256(json.dumps([str(Path.cwd()), stage, settings_up_to(stage, params)], sort_keys=True).encode()).hexdigest()
-        return cls(stage, f"{stage.replace('_', '-')}-{key[:_NAME_DIGITS]}", params.machine)
+        return cls(stage, f"{stage.replace('_', '-')}-{key[:8]}", params.machine)
 
     def file(self, ending: str) -> Path:
         """Return a file: `log`, the output of all nodes; `stop`, there once somebody has stopped the job; `submitted`, as old as it is."""
@@ -134,7 +132,7 @@ class Scheduler(ABC):
 
     def answer(self, question: Callable[[], Answer]) -> Answer:
         """Return the answer of a scheduler, which is asked again while it is away: its jobs go on."""
-        return Patience(self.job.machine.patience_hours).retry(question, partial(echo, stream=sys.stderr))
+        return retry(self.job.machine.patience_hours, question, partial(echo, stream=sys.stderr))
 
 
 def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
@@ -247,15 +245,12 @@ class _Log:
     """The log of a job, from its end at the start of this process on. Slurm writes the node before each line of a training on several."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rest = path, b""
-        self._read = path.stat().st_size if path.exists() else 0
+        self._path, self._read = path, path.stat().st_size if path.exists() else 0
 
     def pass_on(self) -> None:
         """Pass complete lines on that were added."""
         with suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._read)
-            block = file.read()
-            self._read += len(block)
-            *lines, self._rest = (self._rest + block).split(b"\n")
-            for line in lines:
-                echo(line.decode(errors="replace").removeprefix("0: "), sys.stderr)
+            for line in takewhile(lambda line: line.endswith(b"\n"), file):
+                self._read += len(line)
+                echo(line[:-1].decode(errors="replace").removeprefix("0: "), sys.stderr)

@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -39,8 +38,7 @@ _KILL_SECONDS = 30
 _TORCHRUN_SECONDS = 10
 
 
-@dataclass(frozen=True)
-class NodeGroup:
+class NodeGroup(NamedTuple):
     """A group, as seen from node `rank` of `nodes`. Node 0 has the rendezvous, and the process that writes the training's outputs."""
 
     nodes: int

@@ -1,4 +1,4 @@
-"""A command as a child process: its output, its time limit, and the end of all processes that it started; git's commands."""
+"""A command as a child process: its output, its time limit, and the end of all processes that it started."""
 
 import os
 import selectors
@@ -12,11 +12,6 @@ from pathlib import Path
 from flows.process.exits import shell_code
 from flows.process.runner import STARTERS
 from flows.process.signals import GRACE, grace_seconds, without_stop_signals
-from transformer_core.errors import git_missing
-
-
-class TimeLimitError(Exception):
-    """The command exceeded its time limit; all its processes have been ended."""
 
 
 def run_child(
@@ -34,7 +29,7 @@ def run_child(
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), the group gets SIGTERM and `grace_seconds` to save,
     while its lines are still passed on; then the rest is killed, and the exception propagates. Until then stop signals are ignored.
-    `TimeLimitError`: the command ran for `limit_seconds`.
+    `subprocess.TimeoutExpired`: the command ran for `limit_seconds`.
     """
     seconds = grace_seconds()
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
@@ -47,7 +42,7 @@ def run_child(
         pass_on = _OutputReader(child, on_line).pass_on if on_line else lambda _: True
         try:
             if not pass_on(limit_seconds):
-                raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
+                raise subprocess.TimeoutExpired(command, limit_seconds or 0)
             return shell_code(child.wait())
         except BaseException:
             with without_stop_signals(), suppress(subprocess.TimeoutExpired):
@@ -58,16 +53,6 @@ def run_child(
                 finally:
                     _signal(child.pid, signal.SIGKILL)
             raise
-
-
-def git(folder: Path, *arguments: str, **variables: str) -> str:
-    """Return the output of a git command, run with these variables. Raises `CalledProcessError`; `UserError` (69), git is not installed."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **variables}
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
-    except FileNotFoundError:
-        raise git_missing() from None
 
 
 def _signal(group: int, number: signal.Signals) -> None:

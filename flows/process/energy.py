@@ -4,27 +4,18 @@ CodeCarbon is optional: the extra `energy` installs it. It takes about four seco
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
 
-@dataclass
-class Energy:
-    """The energy of a block in kWh, once it has ended; None without CodeCarbon."""
+def metered(work: Callable[[], str]) -> tuple[str, float | None]:
+    """Return the result of some work, and the kWh of this machine's CPUs, memory and GPUs meanwhile, whatever else runs on it.
 
-    kwh: float | None = None
-
-
-@contextmanager
-def metered() -> Iterator[Energy]:
-    """Meter the CPUs, memory and GPUs of this machine during the block, whatever else runs on it."""
-    energy = Energy()
+    Without CodeCarbon the kWh are None.
+    """
     if find_spec("codecarbon") is None:
-        yield energy
-        return
+        return work(), None
     codecarbon = import_module("codecarbon")
     logging.getLogger("codecarbon").setLevel(logging.CRITICAL)  # It sets its own level when it is imported.
     # The country is for CO2, which is not used here; without one it asks a server where this machine is.
@@ -32,7 +23,7 @@ def metered() -> Iterator[Energy]:
     tracker = codecarbon.OfflineEmissionsTracker(**options)
     tracker.start()
     try:
-        yield energy
+        done = work()
     finally:
         tracker.stop()
-        energy.kwh = tracker.final_emissions_data.energy_consumed
+    return done, tracker.final_emissions_data.energy_consumed

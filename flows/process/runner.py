@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TextIO
 
@@ -127,15 +127,14 @@ def run_here(name: str, body: Callable[[Params], str], lock: str = "") -> str:
     with locked(STATE / "locks" / (lock or name), f"stage {name}"):
         before, params = read_yaml(PARAMS_FILE), load_params()
         began = time.monotonic()
-        with metered() as energy:
-            closing = body(params)
+        closing, kwh = metered(partial(body, params))
         after = read_yaml(PARAMS_FILE)
         for section in sections_of(name):
             if after.get(section) != before.get(section):  # DVC, which reads them now, would record the new ones.
                 fault = f"{PARAMS_FILE}: section {section} was edited while stage {name} ran with the previous settings"
                 raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
         if not lock:
-            record_run(name, params, time.monotonic() - began, energy.kwh)
+            record_run(name, params, time.monotonic() - began, kwh)
     return closing
 
 

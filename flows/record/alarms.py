@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -82,8 +82,7 @@ class Vitals:
             yield "disk", f"train: {free:.1f} GB are free on the disk of {state.absolute()}", "Free space: python -m flows.retention"
 
 
-@contextmanager
-def watching(vitals: Vitals, machine: Machine, record: RunRecord, state: Path, report: Path) -> Iterator[None]:
+def watching(vitals: Vitals, machine: Machine, record: RunRecord, state: Path, report: Path) -> AbstractContextManager[None]:
     """Send the alarms of a training during the block, and end this process with 75 when no update comes: a hung one cannot stop itself.
 
     `report` is the file for the report of that exit.
@@ -103,5 +102,4 @@ def watching(vitals: Vitals, machine: Machine, record: RunRecord, state: Path, r
                         record.end("KILLED")
                     os._exit(ExitCode.INTERRUPTED)
 
-    with in_background(watch, "alarms", _ANSWER_SECONDS):
-        yield
+    return in_background(watch, "alarms", _ANSWER_SECONDS)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from flows.process import paths
 from flows.process.paths import MANIFEST, RAW, SCORES, TRAINING_METRICS
@@ -27,15 +27,9 @@ CLEANING, DECODING = paths.CLEAN / CLEANING_REPORT, paths.DECODED / "statistics.
 MODEL_CONFIG, CHECKPOINT_CONFIG = paths.AVERAGED / "config.json", paths.CHECKPOINTS / "config.json"
 
 
-class _Needed(Section):
-    """The keys that readers need; the file may have others."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-def _needs(**keys: Any) -> type[_Needed]:
-    """Return the schema of a document with these keys of these types."""
-    return create_model("Document", __base__=_Needed, **keys)
+def _needs(**keys: Any) -> type[Section]:
+    """Return the schema of a document with these keys of these types; the file may have others."""
+    return create_model("Document", __base__=Section, __cls_kwargs__={"extra": "ignore"}, **keys)
 
 
 # The perplexity of a model that has learnt nothing may be infinite.

@@ -3,19 +3,18 @@
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flows.process.child import git
 from flows.process.paths import DVC_LOCK, MANIFEST, TRAINING, UPDATES, VALIDATION, sections_up_to
 from flows.record.run import COMMIT, FINGERPRINT, NAME, RunRecord, flatten, identity_of, now_ms
 from transformer_core.config import Params
 from transformer_core.errors import UserError
 from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of
+from transformer_core.project import git
 
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 # The flow sets these for the stages that it starts.
@@ -30,7 +29,7 @@ def lineage() -> dict[str, str]:
     `git_dirty` is whether tracked files differ from the commit, without dvc.lock: the run itself writes it, and its sum is a tag.
     """
     commit, differs = "", ""
-    with suppress(OSError, UserError, subprocess.CalledProcessError):
+    with suppress(OSError, UserError):
         status = ("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{DVC_LOCK}")
         commit, differs = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*"), git(Path(), *status)
     tags = {

@@ -23,7 +23,7 @@ from flows.record.alarms import Vitals, watching
 from flows.record.lineage import describe_training, lineage
 from flows.record.run import EXIT_CODE, FINGERPRINT, RunRecord, read_record
 from flows.record.sending import background_sender
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri
 from flows.record.usage import RUN
 from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta

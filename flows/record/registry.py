@@ -11,10 +11,9 @@ for it end with `.test_NAME`. Test sets of two versions are the same if their re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlflow
 from mlflow import MlflowClient
@@ -42,8 +41,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The alias of a new version, empty for none, and the reason. `rival` is the version that it was compared with, or empty."""
 
     alias: str

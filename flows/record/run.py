@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from flows.process.paths import UPDATES, VALIDATION, VALIDATION_SCORE
 from transformer_core.errors import UserError
@@ -40,19 +40,13 @@ SAMPLES = "system/"
 CPU = "cpu_utilization_percentage"
 _REMEDY = "Remove its folder: what was not sent from it to MLflow is lost."
 
-Row = tuple[int, int, dict[str, float]]
-
 
 def now_ms() -> int:
     """Return the time as MLflow has it, in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class Score(_Part):
+class Score(BaseModel, extra="ignore", strict=True):
     """A single number of a run."""
 
     value: float
@@ -67,8 +61,8 @@ class Table(NamedTuple):
     in_every_row: str
 
 
-class RunRecord(_Part):
-    """What MLflow is to show of a run. Nothing is on disk before `write`, except the files that `attach` copies.
+class RunRecord(BaseModel, extra="ignore", strict=True):
+    """What MLflow is to show of a run. Nothing is on disk before `write`, except the files that `attach_files` copies.
 
     Its id is the name of its folder, and MLflow's tag `record`: random for a training; for another run made from its content, so that the
     same run is recorded once.
@@ -95,17 +89,13 @@ class RunRecord(_Part):
         for name, value in values.items():
             self.metrics[f"{context}/{name}" if context else name] = Score(value=float(value), step=step)
 
-    def attach(self, name: str, content: bytes) -> None:
-        """Keep a file, whose path in MLflow is `name`."""
-        file = self.folder / ARTIFACTS / name
-        with new_file(file) as temporary:
-            temporary.write_bytes(content)
-        self.artifacts[name] = sha256_of(file)
-
     def attach_files(self, paths: Sequence[Path], folder: str = "") -> None:
-        """Keep copies of files: the next run may replace them before they are sent."""
+        """Keep copies of files: the next run may replace them before they are sent. The folder is that in MLflow."""
         for path in paths:
-            self.attach(f"{folder}/{path.name}" if folder else path.name, path.read_bytes())
+            name = f"{folder}/{path.name}" if folder else path.name
+            with new_file(self.folder / ARTIFACTS / name) as temporary:
+                temporary.write_bytes(path.read_bytes())
+            self.artifacts[name] = sha256_of(self.folder / ARTIFACTS / name)
 
     def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
         """Set the end of the run to now, and write the record."""
@@ -124,7 +114,7 @@ class RunRecord(_Part):
             named.append(Table(path, SAMPLES if node == "0" else f"{SAMPLES}node_{node}/", CPU))
         yield from (table for table in named if table.path.exists())
 
-    def rows(self, table: Table, known: set[int]) -> Iterator[Row]:
+    def rows(self, table: Table, known: set[int]) -> Iterator[tuple[int, int, dict[str, float]]]:
         """Yield step, time and metrics of the rows of a table whose step is not known. An incomplete last line is none yet.
 
         A line that does not begin with a number has the names of the columns from there on. A row's time follows from its seconds, so it

@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from transformer_core.config import MOST_EXTRA, Alpha, Beam, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST
@@ -21,7 +21,7 @@ from transformer_core.decoding.library import LoadedModel, Options
 from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 from transformer_core.models.directory import CONFIG, read_config
-from transformer_core.schema import validate_document
+from transformer_core.schema import Section, validate_document
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
@@ -33,10 +33,8 @@ _USUAL_BEAM = Search.beam
 _OF_REQUEST = ("to: ", "engine ", "glossary:")
 
 
-class RequestParams(BaseModel):
+class RequestParams(Section, strict=False):
     """The `params` of a request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     beam: Beam = _USUAL_BEAM
     alpha: Alpha = Search.alpha

@@ -1,23 +1,32 @@
-"""The MLflow server: a client with short timeouts, the project's experiment, and the runs in it."""
+"""MLflow's record: its address, a client with short timeouts, the project's experiment, and the runs in it.
+
+Without a server it is the SQLite database mlflow.db, and beside it mlruns with the files of runs and models.
+"""
 
 import logging
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, create, database
+from transformer_core.config import Machine
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
+from transformer_core.files import repository
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+# Before the path of a record in an SQLite database.
+SQLITE = "sqlite:///"
+MLFLOW_EXPERIMENT = "transformer-pipeline"
+ARTIFACT_FOLDER = "mlruns"
 _SERVERS = ("http://", "https://")
 # Errors that a retry would meet again: a value that MLflow cannot store, a wrong password, a missing permission.
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "UNAUTHENTICATED", "PERMISSION_DENIED")
-_NOT_PERMITTED = (401, 403)
 PARENT_TAG = "mlflow.parentRunId"
 RECORD = "record"  # Tag of a run: the id of its record.
 # Time limit of the first call, which is not repeated. With the limits and repetitions of later calls it would wait for six minutes.
@@ -31,6 +40,36 @@ SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+
+
+def tracking_uri(machine: Machine) -> str:
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db, as MLflow itself has it.
+
+    The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
+    """
+    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}mlflow.db"
+    return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
+
+
+def database(uri: str) -> Path | None:
+    """Return the absolute path of an SQLite database; None for an address of another kind."""
+    return (repository() / uri.removeprefix(SQLITE)).resolve() if uri.startswith(SQLITE) else None
+
+
+def create(file: Path) -> None:
+    """Create the database under a temporary name, and link it to its own name once it is complete.
+
+    MLflow creates the tables one by one. If two processes do that in one file, both fail and leave an unusable database.
+    """
+    from mlflow import MlflowClient
+
+    folder = file.parent / ARTIFACT_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
+        new = Path(temporary) / file.name
+        MlflowClient(f"{SQLITE}{new}").search_experiments()
+        with suppress(FileExistsError):  # Another process was faster.
+            os.link(new, file)
 
 
 def connect(uri: str) -> "MlflowClient":
@@ -72,7 +111,7 @@ def reaching(uri: str) -> Iterator[None]:
         if isinstance(error, OSError) and disk_error(error):
             raise  # Of this machine, not of MLflow.
         status = getattr(getattr(error, "response", None), "status_code", None)  # Of an upload to the store of artifacts.
-        if status in _NOT_PERMITTED or (isinstance(error, MlflowException) and error.error_code in REFUSED):
+        if status in (401, 403) or (isinstance(error, MlflowException) and error.error_code in REFUSED):
             raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
         remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
         raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
@@ -98,8 +137,10 @@ def experiment_id(client: "MlflowClient") -> str:
 
     found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
+        file = database(client.tracking_uri)
+        folder = str(file.parent / ARTIFACT_FOLDER / MLFLOW_EXPERIMENT) if file else None  # None leaves it to the server.
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri))
+            client.create_experiment(MLFLOW_EXPERIMENT, folder)
         found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         fault = f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created"

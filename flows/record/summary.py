@@ -7,8 +7,6 @@ from flows.process.paths import SCORES, locked_stages
 from flows.record.costs import Costs, in_words
 from flows.record.documents import read_scores, task_scored
 
-EVALUATE = "evaluate"
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -33,7 +31,7 @@ def summarize(outcomes: Mapping[str, Outcome], link: str, command: str, costs: C
         row += [f"{of_stage[row[0]]:.4g}" if row[0] in of_stage else "" for of_stage in further.values()]
     parts = [markdown_table(["stage", "", "seconds", "MB", *further], rows, text_columns=2)]
     parts += [f"Together {in_words(costs)}"] if further else []
-    evaluated = outcomes.get(EVALUATE)
+    evaluated = outcomes.get("evaluate")
     if evaluated and not evaluated.code and SCORES.exists():
         scores = read_scores()
         task = task_scored(scores)

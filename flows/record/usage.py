@@ -7,8 +7,8 @@ it asks the server about the run at every sample, and ends if there is no answer
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -29,12 +29,8 @@ _OF_GPU = {
 }
 
 
-@contextmanager
-def sampling(state: Path) -> Iterator[None]:
+def sampling(state: Path) -> AbstractContextManager[None]:
     """Sample the use of this node during the block, if this process is its first rank, for the training with this state directory."""
-    if int(os.environ.get("LOCAL_RANK", "0")) > 0:
-        yield
-        return
 
     def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
@@ -46,8 +42,7 @@ def sampling(state: Path) -> Iterator[None]:
                     seconds = round((now_ms() - record.start_ms) / 1000, 1)
                     _append(record.folder / f"machine-{os.environ.get('GROUP_RANK', '0')}.csv", {"seconds": seconds, **_usage()})
 
-    with in_background(sample, "usage", _TIMEOUT_SECONDS):
-        yield
+    return in_background(sample, "usage", _TIMEOUT_SECONDS) if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext()
 
 
 def _append(table: Path, values: Mapping[str, float]) -> None:

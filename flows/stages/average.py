@@ -3,8 +3,6 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pydantic import ConfigDict
-
 from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
 from transformer_core.config import Average, Params
 from transformer_core.corpus.tokens.binary import check_split, open_split
@@ -16,10 +14,8 @@ from transformer_core.schema import Name, Section, check_document
 from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, keep_finished, update_of
 
 
-class _Scores(Section):
+class _Scores(Section, strict=False, allow_inf_nan=True):
     """The scores of validations by update, NaN included, in the measure that selects the best checkpoints."""
-
-    model_config = ConfigDict(strict=False, allow_inf_nan=True)
 
     best_by: Name
     scores: dict[int, float]

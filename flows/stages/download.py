@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flows.process.gpus import free_gpus
 from flows.process.paths import AVERAGED, RAW, STATE
-from flows.record.store import tracking_uri
+from flows.record.server import tracking_uri
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder

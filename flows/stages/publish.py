@@ -27,8 +27,7 @@ from flows.record.lineage import record_from_tables, training_name
 from flows.record.registry import CHAMPION, EVALUATION, MAIN_TEST, Decision, card, decide, decision_of, register, registered_before, tag_of
 from flows.record.run import FINGERPRINT, NAME, SCORES_STEP, RunRecord, identity_of, read_record
 from flows.record.sending import Sender, send_others
-from flows.record.server import reaching, run_link, ui_command
-from flows.record.store import tracking_uri
+from flows.record.server import reaching, run_link, tracking_uri, ui_command
 from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Machine, Params
 from transformer_core.errors import writing
 from transformer_core.evaluation.bleu import tokenizer_in
@@ -38,8 +37,6 @@ from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
 from transformer_core.tasks import TARGETS, Task
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
-LOGGED_NAME = "translator"
-EXAMPLE = ["A man is riding a bike."]
 ASKED = {"nbest": False, "scores": False, "glossary": ""}  # What a request can ask for beside a search.
 # Over the model that the training started from, as +3.10 (+2.51 to +3.70, p = 0.0001) over 40.12.
 GAIN = "{gain:+.2f} ({low:+.2f} to {high:+.2f}, p = {p_value:.4f}) over {before:.2f}"
@@ -162,12 +159,12 @@ def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Map
         for file in paths.DECODED.glob("test*.hyp"):  # Of the main test set, and of the further ones.
             shutil.copyfile(file, evaluation / file.name)
         logged: ModelInfo = mlflow.pyfunc.log_model(
-            name=LOGGED_NAME,
+            name="translator",
             python_model=str(SERVED_MODEL),
             artifacts={"model": str(directory), "evaluation": str(evaluation)},
             code_paths=[str(packed(Path(temporary)))],
             # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-            input_example=(EXAMPLE, {**search, **ASKED, **({"to": ""} if target == TARGETS else {})}),
+            input_example=(["A man is riding a bike."], {**search, **ASKED, **({"to": ""} if target == TARGETS else {})}),
             pip_requirements=requirements(),
             step=updates,
             tags=dict(tags),

@@ -4,8 +4,7 @@ import itertools
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.dvc.settings import set_key
 from transformer_core.config import Model, Params, resolve
@@ -36,8 +35,7 @@ _PARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row of a sweep: the sections of params.yaml that it replaces, and values by dotted key, as in `--set`."""
 
     name: str

@@ -1,9 +1,8 @@
 """The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV and markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.record.summary import markdown_table
 from transformer_core.presets import TABLE_3
@@ -21,8 +20,7 @@ _PAPER = {
 }
 
 
-@dataclass(frozen=True)
-class About:
+class About(NamedTuple):
     """The heading of a table: `scale` divides the paper's widths; `settings` are those of the sweep, as given."""
 
     name: str

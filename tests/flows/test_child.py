@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.process.child import TimeLimitError, grace_seconds, run_child
+from flows.process.child import grace_seconds, run_child
 from tests.flows.stages import set_params
 from tests.waiting import processes, wait_for
 
@@ -81,7 +81,7 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved_also_what_has_lost_
 
 def test_a_process_that_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "0.5")
-    with pytest.raises(TimeLimitError):
+    with pytest.raises(subprocess.TimeoutExpired):
         run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
     assert wait_for(lambda: not stage_processes())
 

@@ -1,34 +1,48 @@
 """When a failure is tried again: with a clock of the test's own."""
 
 from collections.abc import Iterable
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.pipeline import wait_for_prefect
 from flows.process import patience
-from flows.process.patience import Patience
+from flows.process.patience import retry
 from tests.serving import Quiet, serving
+from transformer_core.errors import UserError
 
 HOUR = 3600.0
 
 
-def pauses(hours: float, progress: Iterable[int], seconds: float = 0.0) -> list[float]:
+def pauses(hours: float, progress: Iterable[int], seconds: float = 0.0, code: int = 69, chance: float = 0.0) -> list[float]:
     """The pauses after tries of `seconds` that all fail, each with its progress, until there is no other or the list ends."""
-    now, made = 0.0, list[float]()
-    trying = Patience(hours, lambda: now, lambda: 0.0)
-    for done in progress:
-        now += seconds
-        if (pause := trying.pause_after(69, done)) is None:
-            break
+    now, made, reached = 0.0, list[float](), iter(progress)
+    done = 0
+
+    def attempt() -> None:
+        nonlocal now, done
+        if (one := next(reached, None)) is None:
+            return
+        now, done = now + seconds, one
+        raise UserError("away", "", code)
+
+    def sleep(pause: float) -> None:
+        nonlocal now
         made.append(pause)
         now += pause
+
+    with pytest.MonkeyPatch.context() as patch, suppress(UserError):
+        patch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        patch.setattr(patience, "random", SimpleNamespace(random=lambda: chance))
+        retry(hours, attempt, lambda _line: None, lambda: done)
     return made
 
 
 def test_only_what_may_pass_is_tried_again() -> None:
     codes = (0, 1, 65, 69, 75, 78, 130, 135, 137, 143, 255)
-    assert [code for code in codes if Patience(1.0).pause_after(code) is not None] == [69, 75, 135, 137, 143]
+    assert [code for code in codes if pauses(1.0, [0], code=code)] == [69, 75, 135, 137, 143]
 
 
 def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_end() -> None:
@@ -38,7 +52,7 @@ def test_pauses_grow_from_ten_seconds_to_ten_minutes_and_the_last_try_is_at_the_
 
 
 def test_up_to_half_of_a_pause_is_left_out_so_that_all_do_not_come_back_together() -> None:
-    assert [Patience(1.0, chance=lambda chance=chance: chance).pause_after(69) for chance in (0.0, 0.5, 1.0)] == [10.0, 7.5, 5.0]
+    assert [pauses(1.0, [0], chance=chance) for chance in (0.0, 0.5, 1.0)] == [[10.0], [7.5], [5.0]]
 
 
 def test_the_time_of_long_tries_counts_and_progress_begins_it_anew() -> None:

@@ -18,7 +18,7 @@ from flows.dvc import commands
 from flows.dvc.commands import stages_up_to
 from flows.pipeline import pipeline, training_link
 from flows.process import patience
-from flows.process.child import TimeLimitError, grace_seconds
+from flows.process.child import grace_seconds
 from flows.process.paths import SCORES
 from flows.process.runner import StageError, record_run
 from flows.record.costs import costs, expected
@@ -259,7 +259,7 @@ def test_a_stage_has_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def over(_command: object, _output: object, limit_seconds: float | None, *_: object) -> int:
         limits.append(limit_seconds)
-        raise TimeLimitError
+        raise subprocess.TimeoutExpired([], 1)
 
     monkeypatch.setattr(commands, "run_child", over)
     set_params(machine={"limit_hours": 0.5, "patience_hours": 1e-6})

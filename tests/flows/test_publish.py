@@ -28,7 +28,7 @@ from transformer_core.config import Params, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
-from transformer_core.files import read_json, write_json
+from transformer_core.files import read_json, write_json, write_text
 
 
 @pytest.fixture
@@ -176,7 +176,8 @@ def test_of_two_trainings_with_one_fingerprint_the_model_names_its_own(elsewhere
 
 
 def test_a_damaged_record_of_another_run_keeps_no_model_from_the_registry(params: Params, capfd: pytest.CaptureFixture[str]) -> None:
-    trained_here("0aaa").attach("x", b"")
+    write_text(Path("x"), "")
+    trained_here("0aaa").attach_files([Path("x")])
     (records() / "0aaa/run.json").write_text("{")
     assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 1")
     assert "A record was not sent: .state/record/0aaa/run.json: not valid JSON" in capfd.readouterr().err

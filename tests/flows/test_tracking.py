@@ -21,8 +21,7 @@ from flows.record import sending
 from flows.record.lineage import lineage
 from flows.record.run import RunRecord, records
 from flows.record.sending import all_sent, background_sender, sync, unsent
-from flows.record.server import PARENT_TAG, connect, experiment_id, reaching
-from flows.record.store import tracking_uri
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, tracking_uri
 from tests.clone import git
 from tests.flows.publishing import add_losses, points, recorded, training
 from tests.refusals import refused
@@ -44,16 +43,20 @@ def evaluation(identity: str = "evaluation-1", parent: str = "f00d", bleu: float
     return record
 
 
+def text(name: str) -> Path:
+    """Write a file that holds its name."""
+    Path(name).write_text(name)
+    return Path(name)
+
+
 def test_a_record_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlflow_store: str) -> None:
-    for name in ("report.html", "test.hyp"):
-        Path(name).write_text(name)
     losses = [1 / update for update in range(1, 1201)]
     record = recorded(losses=losses)
     record.parameters = {f"section{i}.key": str(i) for i in range(120)}
     record.tags |= {"corpus": "tatoeba"}
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n1200,1.5,31.4,600\n")
     (record.folder / "machine-1.csv").write_text("sample,seconds,cpu_utilization_percentage\n0,10,99\n1,20,98\n2,30,9")
-    record.attach_files([Path("report.html"), Path("test.hyp")], "evaluation")
+    record.attach_files([text("report.html"), text("test.hyp")], "evaluation")
     Path("report.html").write_text("of the next run")
     record.end()
     sync(mlflow_store)
@@ -73,7 +76,7 @@ def test_a_record_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlf
 def test_sending_again_changes_nothing(client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record = recorded(losses=[0.5] * 20)
     for name in ("report.html", "removed.html"):
-        record.attach(name, b"report")
+        record.attach_files([text(name)])
     (record.folder / "artifacts/removed.html").unlink()
     record.measure(0, {"bleu": 40.0, "loss": float("nan")})
     record.end()
@@ -93,7 +96,7 @@ def test_the_next_sender_completes_a_run(call: int, client: MlflowClient, mlflow
     """Rows of two tables, which are two calls, after one of parameters and tags; the training went on from an earlier update."""
     record = recorded(losses=[3.0, 2.0])
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
-    record.attach("report.html", b"report")
+    record.attach_files([text("report.html")])
     record.end()
     calls = count(1)
 
@@ -214,7 +217,7 @@ def test_a_record_that_cannot_be_sent_blocks_no_other_and_its_error_is_raised_at
 ) -> None:
     """One whose artifacts are too large, or a file of which is damaged."""
     first, last = recorded("0aaa", [1.0], fingerprint="first"), recorded("0bbb", [1.0], fingerprint="last")
-    first.attach("report.html", b"report")
+    first.attach_files([text("report.html")])
     for record in (first, last):
         record.end()
     if fault == "artifacts":
