@@ -4,16 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformer_core.config import DecodingPrecision
-    from transformer_core.decoding.engine import EngineOption
+    from transformer_core.config import DecodingPrecision, EngineOption
     from transformer_core.decoding.library import LoadedModel
 
 
 def load(
-    *directories: str | Path,
-    engine: "EngineOption | None" = None,
-    precision: "DecodingPrecision | None" = None,
-    device: str | None = None,
+    *directories: str | Path, engine: "EngineOption | None" = None, precision: "DecodingPrecision | None" = None, device: str | None = None
 ) -> "LoadedModel":
     """Return a model for translation; of several directories the models translate together.
 

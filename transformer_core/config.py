@@ -6,8 +6,6 @@ Every key of a stage's section must be in the file, so params.yaml records all s
 a preset, and of `machine`, which cannot change a result, have defaults.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -15,23 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, create_model
 
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.places import Place
-from transformer_core.schema import (
-    Language,
-    Name,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Probability,
-    Section,
-    Share,
-    validate_document,
-    words,
-)
+from transformer_core.schema import Language, Name, PositiveInt, Probability, Section, Share, validate_document, words
 from transformer_core.sizes import ModelSize, architectures
 from transformer_core.tasks import Task, Tokenizer, is_language, task_of
 from transformer_core.yaml_io import read_yaml
@@ -53,6 +39,8 @@ ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f/:'\"]{1,250}$", desc
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
+EngineName = Literal["torch", "ctranslate2"]
+EngineOption = Literal["auto", EngineName]
 Penalty = Literal["wu", "power"]
 Modifier = Literal["upper", "title", "punctuation", "typos", "noise"]
 # What a validation measures whatever the task. `train.best_by` is one of these or the main score of the task.
@@ -72,6 +60,16 @@ class Download(Section):
     @property
     def task(self) -> Task:
         return task_of(self.target)
+
+
+def _check_pretrained(name: str) -> str:
+    """Refuse a path: a model to start from must be in `PRETRAINED`, where DVC sees it, and not be an output of this pipeline."""
+    if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
+        raise ValueError("not the name of a folder")
+    return name
+
+
+Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description=f"the name of a folder in {PRETRAINED}/")]
 
 
 class PairScorer(Section):
@@ -110,16 +108,6 @@ def _check_symbols(symbols: list[str]) -> list[str]:
     if len(set(symbols)) < len(symbols) or any(not re.fullmatch(r"\S+", symbol) or symbol in _SPECIAL for symbol in symbols):
         raise ValueError("a symbol twice, with white space, or a special token")
     return symbols
-
-
-def _check_pretrained(name: str) -> str:
-    """Refuse a path: a model to start from must be in `PRETRAINED`, where DVC sees it, and not be an output of this pipeline."""
-    if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
-        raise ValueError("not the name of a folder")
-    return name
-
-
-Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description=f"the name of a folder in {PRETRAINED}/")]
 
 
 class Bpe(Section):
@@ -270,7 +258,7 @@ class Average(Section):
 class Decode(Section):
     """Beam search (paper 6.1): at most source length + `max_extra` tokens."""
 
-    engine: Literal["torch", "ctranslate2"] = words("`torch`, or `ctranslate2` for Transformers ([engines](decoding.md#engines))")
+    engine: EngineName = words("`torch`, or `ctranslate2` for Transformers ([engines](decoding.md#engines))")
     precision: DecodingPrecision = words("of weights and products; CTranslate2 has `float32` and `int8`; `auto` as in train")
     shortlist: bool = words("search among the shortlist's subwords")
     ensemble: Pretrained | None = words("folder of `pretrained/` with models that decode together with `models/averaged`", None)
@@ -392,11 +380,12 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
         remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
         yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
-        fault = (
-            f"a pair of {binarize.max_tokens} tokens does not fit the smaller of train.tokens_per_microbatch "
-            f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
+        bounds = f"train.tokens_per_microbatch ({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
+        yield (
+            "binarize.max_tokens",
+            f"a pair of {binarize.max_tokens} tokens does not fit the smaller of {bounds}",
+            "Lower it or raise them.",
         )
-        yield "binarize.max_tokens", fault, "Lower it or raise them."
     if params.bpe.lowercase and download.task.cased_because:
         yield "bpe.lowercase", f"must be false where download.target is {download.target}, got true", download.task.cased_because
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):

@@ -4,13 +4,13 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from subprocess import PIPE, STDOUT, TimeoutExpired, run
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import psutil
@@ -22,7 +22,6 @@ from transformer_core.files import is_locked, locked
 from transformer_core.project import check_repository
 
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
-_SECONDS = 60
 Warned = tuple[str, str]  # What is found, and the remedy.
 _LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
 # A process of its own, in the package that knows DVC and MLflow.
@@ -30,8 +29,7 @@ _PROBE = (sys.executable, "-m", "flows.probes")
 _LOGIN = (requests.codes.unauthorized, requests.codes.forbidden)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Result of a check. A run works in spite of a warning; a problem stops it with `exit_code`."""
 
     name: str
@@ -52,12 +50,6 @@ def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
             yield Finding(name, "problem", error.message.rstrip("."), error.remedy, error.exit_code)
         except (ImportError, OSError) as error:
             yield Finding(name, "problem", f"cannot be loaded ({first_line(error)})", "Install again: make install", ExitCode.UNAVAILABLE)
-
-
-def _check_torch(_: Path) -> str:
-    import torch
-
-    return torch.__version__
 
 
 def _check_cuda(_: Path) -> str | Warned:
@@ -198,10 +190,8 @@ def _run(command: Sequence[str], root: Path, remedy: str) -> str:
     """Return the last line of a command's output. Raises `UserError` (69): it failed."""
     environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     try:
-        done = subprocess.run(
-            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run(command, cwd=root, env=environment, stdout=PIPE, stderr=STDOUT, text=True, timeout=60, check=False)
+    except (OSError, TimeoutExpired) as error:
         raise UserError(first_line(error), remedy, ExitCode.UNAVAILABLE) from None
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode:
@@ -212,7 +202,7 @@ def _run(command: Sequence[str], root: Path, remedy: str) -> str:
 # Each returns what is well, or a warning; a problem is raised.
 _CHECKS: dict[str, Callable[[Path], str | Warned]] = {
     "python": lambda _: f"{platform.python_version()}, {sys.executable}",
-    "torch": _check_torch,
+    "torch": lambda _: str(import_module("torch").__version__),
     "cuda": _check_cuda,
     "disk": _check_disk,
     "repository": check_repository,

@@ -123,11 +123,16 @@ def used_by_others(error: BaseException) -> str:
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add to errors of the block a note with the file that it writes: the system does not name a file that is open already."""
+def writing(path: str | os.PathLike[str], temporary: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Let errors of the block name the file that it writes, in place of a temporary name or a file in it.
+
+    They get a note with it, because the system does not name a file that is open already.
+    """
     try:
         yield
     except Exception as error:
+        if temporary and isinstance(error, OSError) and isinstance(error.filename, str):
+            error.filename = error.filename.replace(os.fspath(temporary), os.fspath(path), 1)
         error.add_note(f"{_WRITING}{os.fspath(path)}")
         raise
 

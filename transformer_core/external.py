@@ -11,7 +11,7 @@ import os
 import select
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
@@ -25,7 +25,7 @@ _WRITE_BYTES = 4096  # At most PIPE_BUF: a pipe that is ready takes as much with
 
 
 @dataclass
-class Scorer:
+class Scorer(AbstractContextManager["Scorer"]):
     """A command that scores segments; it is started with the first batch, and ends with this process or at the end of the block.
 
     `command` is quoted as for a shell; `setting` is where it was named, for errors; `stop_asked` tells whether this process was asked to
@@ -37,9 +37,6 @@ class Scorer:
     stop_asked: Callable[[], bool] = bool
     _process: "Popen[bytes] | None" = None
     _told: IO[bytes] = field(default_factory=TemporaryFile)  # Its standard error.
-
-    def __enter__(self) -> "Scorer":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._told.close()

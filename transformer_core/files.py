@@ -86,9 +86,9 @@ def new_file(path: Path) -> Iterator[Path]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             leftover.unlink()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.new")
-    with _named_as(path, temporary):
+    with writing(path, temporary):
         try:
-            with writing(path), temporary.open("x+b") as held:
+            with temporary.open("x+b") as held:
                 with suppress(OSError):  # Where no file can be locked, leftovers stay.
                     fcntl.flock(held, fcntl.LOCK_EX)
                 yield temporary
@@ -97,17 +97,6 @@ def new_file(path: Path) -> Iterator[Path]:
                 temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _named_as(path: Path, temporary: Path) -> Iterator[None]:
-    """Let errors of the block name `path`, which the user knows, in place of the temporary name or a file in it."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = error.filename.replace(str(temporary), str(path), 1)
-        raise
 
 
 @contextmanager
@@ -125,11 +114,10 @@ def new_directory(path: Path) -> Iterator[Path]:
         _remove(old)
     for leftover in path.parent.glob(f".{path.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)
-    with _named_as(path, temporary):
+    with writing(path, temporary):
         temporary.mkdir()
         try:
-            with writing(path):
-                yield temporary
+            yield temporary
             if os.path.lexists(path):
                 path.replace(old)
             temporary.replace(path)

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, NonNegativeInt
 
-from transformer_core.schema import Name, NonNegativeInt, PositiveInt, Section
+from transformer_core.schema import Name, PositiveInt, Section
 
 # A training that gets its notice needs time for updates before it, or a job would be queued again for ever.
 LEAST_MINUTES = 10

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from transformer_core.errors import configuration_error
 from transformer_core.schema import PositiveInt, Probability
@@ -78,8 +78,7 @@ SMALL = TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=6
 TINY = TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1)
 
 
-@dataclass(frozen=True)
-class Table3Row:
+class Table3Row(NamedTuple):
     """A row of the paper's Table 3: sizes, training settings, and the paper's results on newstest2013."""
 
     size: TransformerSize

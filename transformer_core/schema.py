@@ -1,7 +1,5 @@
 """Documents and their schemas: types of values, frozen sections, and the one line of each fault in a document."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import reprlib
@@ -24,9 +22,6 @@ _LARGEST = 10**12
 # The message of a wrong value has its field's description, or else pydantic's words.
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 Count = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 # Numbers in files that stages write. Bounded, because sums and quotients of them are printed.
 Total = Annotated[int, Field(ge=0, le=_LARGEST)]
 Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
@@ -40,6 +35,7 @@ _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
 # A file of another kind has many faults, of which the first are read and shown.
 _FAULTS_READ, _FAULTS_SHOWN = 100, 10
+_json_schema = cache(lambda schema: schema.model_json_schema())
 _OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
 
@@ -130,11 +126,6 @@ def _shown(value: object) -> str:
         return shortened.repr(value)
     except ValueError:
         return "a number of very many digits"
-
-
-@cache
-def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
-    return schema.model_json_schema()
 
 
 def _schema_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> dict[str, Any]:

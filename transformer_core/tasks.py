@@ -6,17 +6,15 @@ and a line in `_PACKAGES`; nothing of the core imports the package.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 # sacreBLEU's tokenisers of translations.
 Tokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200"]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What corpus, settings and training need to know of a task; how its outputs are scored, `evaluation.scoring.Scoring` says."""
 
     name: str

@@ -12,10 +12,9 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import Field
 
-from transformer_core.config import MOST_EXTRA, Alpha, Beam, Penalty
+from transformer_core.config import MOST_EXTRA, Alpha, Beam, EngineOption, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import EngineOption
 from transformer_core.decoding.glossary import glossary_of
 from transformer_core.decoding.library import LoadedModel, Options
 from transformer_core.decoding.translator import BATCH_TOKENS

@@ -6,7 +6,6 @@ projection does not normalise; there are no linear maps between equal widths.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,8 @@ from transformer_core.baselines.sizes import ConvolutionalSize
 from transformer_core.models.embeddings import Dropout, SinusoidalPositions
 from transformer_core.models.translation import TranslationModel, as_autocast
 
-# Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
-_HALF = math.sqrt(0.5)
-# Initial standard deviation of embeddings (3.5); with 1, attention's unscaled energies would saturate its softmax.
-_EMBEDDED = 0.1
+_HALF = math.sqrt(0.5)  # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
+_EMBEDDED = 0.1  # Initial standard deviation of embeddings (3.5); with 1, attention's unscaled energies would saturate its softmax.
 
 
 @dataclass
@@ -30,8 +27,7 @@ class ConvolutionalState:
     keys: Tensor  # (B, S, D), the encoder's outputs.
     values: Tensor  # (B, S, D), the sum of keys and source embeddings times sqrt(0.5).
     mask: Tensor  # (B, S), True at real source tokens.
-    # The last kernel - 1 inputs of each layer, (B*K, kernel - 1, channels of the input); empty before the first step.
-    past: list[Tensor]
+    past: list[Tensor]  # The last kernel - 1 inputs of each layer, (B*K, kernel - 1, channels of the input); empty before the first step.
     position: int = 0  # Number of target positions decoded so far.
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
@@ -54,20 +50,14 @@ def _projection(inputs: int, outputs: int) -> nn.Module:
     return nn.Identity() if inputs == outputs else _normalised(inputs, outputs)
 
 
-class _LayerSize(NamedTuple):
-    inputs: int
-    channels: int
-    kernel: int
-
-
 class GatedConvolution(nn.Module):
     """GLU of a convolution over `kernel` positions (3.2), with weight normalisation (3.5)."""
 
-    def __init__(self, layer: _LayerSize, dropout: float) -> None:
+    def __init__(self, inputs: int, channels: int, kernel: int, dropout: float) -> None:
         super().__init__()
-        self.kernel = layer.kernel
+        self.kernel = kernel
         # A gate of about one half leaves a quarter of the variance, so the initial weights multiply it by four.
-        self.linear = _normalised(layer.kernel * layer.inputs, 2 * layer.channels, 4 * (1 - dropout))
+        self.linear = _normalised(kernel * inputs, 2 * channels, 4 * (1 - dropout))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T + kernel - 1, inputs) to (B, T, channels)."""
@@ -78,12 +68,12 @@ class GatedConvolution(nn.Module):
 class EncoderLayer(nn.Module):
     """A gated convolution centred on each position, and a residual."""
 
-    def __init__(self, layer: _LayerSize, dropout: float) -> None:
+    def __init__(self, inputs: int, channels: int, kernel: int, dropout: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.convolution = GatedConvolution(layer, dropout)
-        self.residual = _projection(layer.inputs, layer.channels)
-        self._side = layer.kernel // 2
+        self.convolution = GatedConvolution(inputs, channels, kernel, dropout)
+        self.residual = _projection(inputs, channels)
+        self._side = kernel // 2
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map (B, S, inputs) to (B, S, channels); padding (False in the mask, (B, S, 1)) and positions beyond the ends are read as zero."""
@@ -117,12 +107,12 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
     """A gated convolution over each position and those before it, attention to the source, and a residual."""
 
-    def __init__(self, layer: _LayerSize, d_model: int, dropout: float) -> None:
+    def __init__(self, inputs: int, channels: int, kernel: int, d_model: int, dropout: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.convolution = GatedConvolution(layer, dropout)
-        self.attention = Attention(layer.channels, d_model)
-        self.residual = _projection(layer.inputs, layer.channels)
+        self.convolution = GatedConvolution(inputs, channels, kernel, dropout)
+        self.attention = Attention(channels, d_model)
+        self.residual = _projection(inputs, channels)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
         """Apply the layer to T positions; return (B*K, T, channels), and the last kernel - 1 inputs.
@@ -146,14 +136,14 @@ class Convolutional(TranslationModel):
         self.size = size
         self.positions = SinusoidalPositions(size.d_model)
         outputs = [(channels, kernel) for channels, kernel, count in size.groups for _ in range(count)]
-        layers = [_LayerSize(before, *output) for (before, _), output in zip(outputs[:1] + outputs[:-1], outputs, strict=True)]
-        self._layers = layers
-        first, last = layers[0].inputs, layers[-1].channels
+        layers = [(before, *output) for (before, _), output in zip(outputs[:1] + outputs[:-1], outputs, strict=True)]
+        self._layers = layers  # Inputs, channels and kernel of each.
+        first, last = outputs[0][0], outputs[-1][0]
         self.encoder_input = _projection(size.d_model, first)
-        self.encoder = nn.ModuleList(EncoderLayer(layer, size.dropout) for layer in layers)
+        self.encoder = nn.ModuleList(EncoderLayer(*layer, size.dropout) for layer in layers)
         self.encoder_output = _projection(last, size.d_model)
         self.decoder_input = _projection(size.d_model, first)
-        self.decoder = nn.ModuleList(DecoderLayer(layer, size.d_model, size.dropout) for layer in layers)
+        self.decoder = nn.ModuleList(DecoderLayer(*layer, size.d_model, size.dropout) for layer in layers)
         self.last = _normalised(last, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
@@ -178,7 +168,7 @@ class Convolutional(TranslationModel):
         """Decode (B*K, T) next target tokens to (B*K, T, D) and advance the state."""
         embedded = self._embed(target, state.position)
         x = self.decoder_input(embedded)
-        past = state.past or [x.new_zeros(len(x), layer.kernel - 1, layer.inputs) for layer in self._layers]
+        past = state.past or [x.new_zeros(len(x), kernel - 1, inputs) for inputs, _, kernel in self._layers]
         state.past = []
         for layer, before in zip(self.decoder, past, strict=True):
             x, read = layer(x, before, embedded, state)

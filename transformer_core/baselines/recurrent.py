@@ -87,10 +87,6 @@ class Recurrent(TranslationModel):
             outputs = torch.stack([self._advance(embedded[:, position], state) for position in range(target.shape[1])], dim=1)
         return as_autocast(outputs)
 
-    @property
-    def energies(self) -> nn.Module | None:
-        return self.attention
-
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
         """Encode (B, S) sources; the memory has the order of the source, even if the source is read in reverse."""
         with torch.autocast(source.device.type, enabled=False):

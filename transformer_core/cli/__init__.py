@@ -51,13 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="transformer-core",
-        description="Translate with a trained model, and related commands.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    about, as_written = "Translate with a trained model, and related commands.", argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="transformer-core", description=about, epilog=_EPILOG, formatter_class=as_written, allow_abbrev=False)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (translate, score, attention, models, project, data):

@@ -95,14 +95,6 @@ def add_computing_arguments(parser: argparse._ActionsContainer, counted: str) ->
     parser.add_argument("--threads", metavar="N", type=_threads, help="threads on a CPU (default: $OMP_NUM_THREADS, or one a core)")
 
 
-def use_threads(number: int | None) -> None:
-    """Set torch's number of threads, which is also that of the engines, to that of --threads, if it was given."""
-    import torch
-
-    if number is not None:
-        torch.set_num_threads(number)
-
-
 def dvc_repro() -> str:
     """Return the command that runs the pipeline, after the one that makes a project where none is.
 

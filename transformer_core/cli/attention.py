@@ -87,10 +87,8 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     from transformer_core.pictures.attention_maps import attention_picture
     from transformer_core.pictures.drawing import save
 
-    chosen = {kind: maps.layers(kind, layers) for kind in kinds}
-    figures = {
-        f"{kind}.svg": attention_picture(maps, kind, [*product(numbers, heads)], len(heads)) for kind, numbers in chosen.items() if numbers
-    }
+    chosen = {kind: numbers for kind in kinds if (numbers := maps.layers(kind, layers))}
+    figures = {f"{kind}.svg": attention_picture(maps, kind, [*product(found, heads)], len(heads)) for kind, found in chosen.items()}
     try:
         for name, figure in figures.items():
             save(figure, folder / name)

@@ -12,8 +12,6 @@ from pathlib import Path
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_float, positive_int
 from transformer_core.errors import UserError, configuration_error, for_terminal
 
-_SHOWN = 60
-
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "data", None, "use your own text files, or plan a recipe's corpus", "new --help")
@@ -77,16 +75,9 @@ def run_new(arguments: argparse.Namespace) -> int:
     if arguments.files:
         if (first := str(arguments.files[0])).startswith("hf:"):
             _take_dataset(arguments, first.removeprefix("hf:"))
-        entry = new_entry(
-            arguments.name,
-            *arguments.files,
-            source=arguments.source,
-            target=arguments.target,
-            source_language=arguments.source_language,
-            target_language=arguments.target_language,
-            valid=arguments.valid_lines or arguments.valid,
-            test=arguments.test_lines or arguments.test,
-        )
+        valid, test = arguments.valid_lines or arguments.valid, arguments.test_lines or arguments.test
+        sides = {name: getattr(arguments, name) for name in ("source", "target", "source_language", "target_language")}
+        entry = new_entry(arguments.name, *arguments.files, valid=valid, test=test, **sides)
     else:
         entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)
@@ -113,7 +104,7 @@ def run_new(arguments: argparse.Namespace) -> int:
             updates = updates_within(arguments.minutes, load_params())
         recipes.write(recipes.with_updates(written, updates), PARAMS_FILE, force=True)
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
-        print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, _SHOWN)) for side in pair)}")
+        print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, 60)) for side in pair)}")
     for line in described(entry):
         print(line)
     try:

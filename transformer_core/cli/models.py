@@ -90,9 +90,8 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
         model = load_params().model
     size = resolve(model)
     if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
-        raise configuration_error(
-            f"--length: the model has {size.most_positions} positions, but a sentence would have {arguments.length} tokens"
-        )
+        fault = f"the model has {size.most_positions} positions, but a sentence would have {arguments.length} tokens"
+        raise configuration_error(f"--length: {fault}")
     return model, size, arguments.vocab_size or load_params().bpe.vocab_size
 
 
@@ -109,7 +108,7 @@ def run_info(arguments: argparse.Namespace) -> int:
             "vocab_size": vocab_size,
             "model": asdict(size),
             "parameters": {"total": total, **parts},
-            "training": {"sentence_tokens": arguments.length, **asdict(cost)},
+            "training": {"sentence_tokens": arguments.length, **cost._asdict()},
         }
         print(json.dumps(document, indent=2))
         return 0
@@ -120,15 +119,16 @@ def run_info(arguments: argparse.Namespace) -> int:
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
-    print(
-        f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "
-        "a position of a micro-batch (train.tokens_per_microbatch) in bf16, on a CPU"
+    activations = (
+        f"{cost.activation_bytes_a_token / 1e6:.2f} MB a position of a micro-batch (train.tokens_per_microbatch) in bf16, on a CPU"
     )
+    print(f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {activations}")
     return 0
 
 
 def run_estimate(arguments: argparse.Namespace) -> int:
     from transformer_core.config import load_params
+    from transformer_core.evaluation.pages import duration
     from transformer_core.models.architectures import cost_of_training
     from transformer_core.training.devices import default_devices, default_threads
 
@@ -164,12 +164,6 @@ def run_estimate(arguments: argparse.Namespace) -> int:
     print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens: at most {tokens:.3g} target tokens, {flops:.2e} FLOPs")
     where = "given" if arguments.rate else "measured here"
     idle = "" if busy == devices else f", of which {busy:.3g} have work ({train.microbatches} micro-batches an update)"
-    print(
-        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {_in_words(hours)}"
-        + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
-    )
+    paid = "" if cost is None else f", {cost:,.2f} at {price:g} an hour"
+    print(f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {duration(3600 * hours)}{paid}")
     return 0
-
-
-def _in_words(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"

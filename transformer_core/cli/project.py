@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
     findings = list(examine(cluster=arguments.cluster))
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         for finding in findings:
             remedy = f" {finding.remedy}" if finding.remedy else ""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device, positive_int, use_threads
+from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device, positive_int
 from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.tasks import Tokenizer, task_of
@@ -37,6 +37,8 @@ def add_to(commands: Commands) -> None:
 
 def run_score(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
+    import torch
+
     from transformer_core.config import MOST_INPUT
     from transformer_core.corpus.tokens.subword import EOS, printable
     from transformer_core.decoding.scoring import score_tokens
@@ -45,7 +47,8 @@ def run_score(arguments: argparse.Namespace) -> int:
 
     files = arguments.source, arguments.target
     pairs = list(read_pairs(*files))  # At once, so that an error in the last line is raised before scoring.
-    use_threads(arguments.threads)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     if not any(subword.encode(source) != [EOS] for source, _ in pairs):
         raise UserError(f"{arguments.source}: holds no sentence, so there is nothing to score")

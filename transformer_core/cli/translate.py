@@ -19,7 +19,6 @@ from transformer_core.cli.arguments import (
     positive_int,
     up_to_10,
     up_to_100,
-    use_threads,
 )
 from transformer_core.corpus.text import aligned, decode_line, read_lines
 from transformer_core.errors import configuration_error, writing
@@ -49,20 +48,12 @@ def add_to(commands: Commands) -> None:
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
     add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
-    add(
-        "--patience",
-        metavar="P",
-        type=up_to_100,
-        help="stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)",
-    )
+    words = "stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)"
+    add("--patience", metavar="P", type=up_to_100, help=words)
     add = parser.add_argument_group("bounds").add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
-    add(
-        "--max-input",
-        metavar="N",
-        type=positive_int,
-        help="a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)",
-    )
+    words = "a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)"
+    add("--max-input", metavar="N", type=positive_int, help=words)
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     add = parser.add_argument_group("output").add_argument
@@ -71,17 +62,11 @@ def add_to(commands: Commands) -> None:
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
     add_computing_arguments(computing, "source tokens")
-    add(
-        "--precision",
-        choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast, else fp16 on a GPU, float32 on a CPU; int8: by CTranslate2 (default: the model's, or float32)",
-    )
+    words = "auto: bf16 where it is fast, else fp16 on a GPU, float32 on a CPU; int8: by CTranslate2 (default: the model's, or float32)"
+    add("--precision", choices=("auto", "bf16", "fp16", "float32", "float64", "int8"), help=words)
     add("--shortlist", action=argparse.BooleanOptionalAction, help="search among the subwords on the line's shortlist")
-    add(
-        "--engine",
-        choices=("auto", "torch", "ctranslate2"),
-        help="auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)",
-    )
+    words = "auto: CTranslate2 on a CPU or in int8 if it has the other options, else PyTorch (default: the model's, or auto)"
+    add("--engine", choices=("auto", "torch", "ctranslate2"), help=words)
     add("--verbose", action="store_true", help="print the engine and the reason for it")
 
 
@@ -94,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
-    use_threads(arguments.threads)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)  # Also that of the engines.
     threads = torch.get_num_threads()  # Which CTranslate2 changes.
     prepared = _prepared(arguments)
     if arguments.verbose:

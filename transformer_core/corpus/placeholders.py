@@ -15,27 +15,23 @@ SYMBOLS = tuple(f"\u27e6{number}\u27e7" for number in range(1, 10))
 _SYMBOL = re.compile("\u27e6[1-9]\u27e7")
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
 _UNIT = r"(?:%|\u00b0[CF]\b|(?:k?m|cm|mm|km/h|mph|k?g|mg|t|m?l|[kMGT]B|[kMG]?Hz|k?W|kWh|k?V)\b)"
-_STRING = re.compile(
-    "|".join(
-        (
-            r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\".,;:!?')\]]",  # addresses
-            r"\bwww\.[^\s<>\"]*[^\s<>\".,;:!?')\]]",
-            r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-            r"</?[A-Za-z][^<>]*>",  # tags
-            r"\*\*|`",
-            r"\$?\{+[^\s{}]+\}+|\[\w+\]",  # placeholders
-            r"%(?:\(\w+\)|\d+\$)?[\d.]*[sdfxi]\b",
-            r"\\[nrt]|__\w+?__|(?<!\w)[@#$]\w+|(?<!\w):\w+:(?!\w)",
-            rf"(?<![\w.,])\d+\s?{_UNIT}",
-            r"\bv?\d+(?:[.:/-]\d+){1,3}\b(?![.,]\d)|(?<![\w.,])\d{2,}(?![\w]|[.,]\d)",  # times, dates, versions, numbers
-            _SYMBOL.pattern,
-            f"{_EMOJI}(?:[\ufe0f\u200d\U0001f3fb-\U0001f3ff]|{_EMOJI})*",
-        )
-    )
+_STRINGS = (
+    r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\".,;:!?')\]]",  # addresses
+    r"\bwww\.[^\s<>\"]*[^\s<>\".,;:!?')\]]",
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"</?[A-Za-z][^<>]*>",  # tags
+    r"\*\*|`",
+    r"\$?\{+[^\s{}]+\}+|\[\w+\]",  # placeholders
+    r"%(?:\(\w+\)|\d+\$)?[\d.]*[sdfxi]\b",
+    r"\\[nrt]|__\w+?__|(?<!\w)[@#$]\w+|(?<!\w):\w+:(?!\w)",
+    rf"(?<![\w.,])\d+\s?{_UNIT}",
+    r"\bv?\d+(?:[.:/-]\d+){1,3}\b(?![.,]\d)|(?<![\w.,])\d{2,}(?![\w]|[.,]\d)",  # times, dates, versions, numbers
+    _SYMBOL.pattern,
+    f"{_EMOJI}(?:[\ufe0f\u200d\U0001f3fb-\U0001f3ff]|{_EMOJI})*",
 )
+_STRING = re.compile("|".join(_STRINGS))
 _DECIMAL = re.compile(r"\d+\.\d+")  # It is written otherwise in other languages.
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_SEED = 1
 _MOST_ADDED = 3
 
 
@@ -62,7 +58,7 @@ def restored(text: str, strings: Sequence[str]) -> str:
 
 def with_symbols(pairs: Iterable[Pair[str]], share: float) -> Iterator[Pair[str]]:
     """Yield training pairs with symbols for the strings that both sides have equally often; a share, drawn at random, gets some more."""
-    random = Random(_SEED)
+    random = Random(1)
     for pair in pairs:
         ours, theirs = (Counter(string[0] for string in _STRING.finditer(text)) for text in pair)
         strings = [string for string in strings_in(pair.source) if ours[string] == theirs[string]]

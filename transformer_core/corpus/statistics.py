@@ -1,7 +1,5 @@
 """What a corpus is like, in words, before anything is trained on it: size, repeats, lengths, variety, and how far valid and test are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -82,21 +80,21 @@ def _nearest(pairs: int, words: float, often: float) -> str:
     return f"nearest measured: {near['corpus']}, {size}: {result}"
 
 
-def _frame(pairs: Iterable[Pair[str]]) -> pd.DataFrame:
+def _frame(pairs: Iterable[Pair[str]]) -> "pd.DataFrame":
     import pandas as pd
 
     return pd.DataFrame([[*map(normalise, pair)] for pair in pairs], columns=["source", "target"], dtype=str)
 
 
-def _words(lines: pd.Series[str]) -> pd.Series[str]:
+def _words(lines: "pd.Series[str]") -> "pd.Series[str]":
     """Return the words of lines, case-folded and without punctuation, by number of line; characters where words have no spaces."""
     word = r"\w" if lines_lack_spaces(lines.tolist()) else r"\w+"
     return lines.str.casefold().str.findall(word).explode().dropna()
 
 
-def _unseen(words: pd.Series[str], train: pd.Series[str]) -> float:
+def _unseen(words: "pd.Series[str]", train: "pd.Series[str]") -> float:
     return float(1 - words.isin(train.unique()).mean()) if len(words) else 0.0
 
 
-def _median_words(pairs: pd.DataFrame) -> list[float]:
+def _median_words(pairs: "pd.DataFrame") -> list[float]:
     return [float(pairs[side].map(length_in_words).astype(float).median()) for side in pairs]

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -152,10 +151,8 @@ def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Pat
 
 def unequal_sides(source_path: Path, target_path: Path, source_lines: int, target_lines: int) -> UserError:
     """Return the error for two sides with different numbers of lines."""
-    return UserError(
-        f"{source_path}: {source_lines:,} lines, but {target_path} has {target_lines:,}",
-        'Line i of one must belong to line i of the other; lines end at "\\n" only.',
-    )
+    remedy = 'Line i of one must belong to line i of the other; lines end at "\\n" only.'
+    return UserError(f"{source_path}: {source_lines:,} lines, but {target_path} has {target_lines:,}", remedy)
 
 
 def read_raw_pairs(source: Path, target: Path) -> Iterator[Pair[bytes]]:
@@ -168,8 +165,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
     return aligned(read_lines(source), read_lines(target), source, target)
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive lines of both sides of a corpus, not decoded; `first` is the first line's number, from 1."""
 
     first: int

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
-from transformer_core.decoding.hypotheses import Captures, Finished, FinishedHypotheses, StepModel, log_normaliser, top_logits, traced_back
+from transformer_core.decoding.hypotheses import Finished, FinishedHypotheses, StepModel, log_normaliser, top_logits, traced_back
+from transformer_core.models.ops.decoding_graphs import GraphedTransformer
 from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
@@ -123,7 +124,7 @@ class _BeamSearch:
         Such a score comes from logits that are not finite. The sentence may then lack other outputs, too.
         """
         state = model.start(source, source_mask)
-        step = model.captured(self, state) if isinstance(model, Captures) else partial(self.step, model, state)
+        step = model.captured(self, state) if isinstance(model, GraphedTransformer) else partial(self.step, model, state)
         while True:
             if self.length == len(self.trace):
                 self.trace = torch.cat((self.trace, torch.zeros_like(self.trace)))
@@ -219,9 +220,8 @@ class _BeamSearch:
 
     def _finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
         """Add hypotheses (B, n) that end with the next token to the finished ones and keep the best; minus infinity marks no hypothesis."""
-        new = FinishedHypotheses(
-            scores.masked_fill(self.done[:, None], -torch.inf), log_probability, (self.at + 1).expand_as(parents), parents
-        )
+        wanted = scores.masked_fill(self.done[:, None], -torch.inf)
+        new = FinishedHypotheses(wanted, log_probability, (self.at + 1).expand_as(parents), parents)
         both = FinishedHypotheses(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
         best, order = both.scores.topk(min(self._settings.beam, both.scores.shape[1]), dim=1)
         self.finished = FinishedHypotheses(best, *(part.gather(1, order) for part in both[1:]))

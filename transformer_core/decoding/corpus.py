@@ -12,14 +12,13 @@ from tqdm import tqdm
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
+from transformer_core.decoding.engine import DecodingRequest, SourceChunk, choose_engine, load_engine, translated
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
 
-# Part of a shard's name: a change in the search that changes translations needs a new one.
-FORMAT = 2
+FORMAT = 2  # Part of a shard's name: a change in the search that changes translations needs a new one.
 
 
 @dataclass(frozen=True)
@@ -43,38 +42,33 @@ class CorpusTranslator:
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
         asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_SENTENCE_TOKENS + search.max_extra)
-        engine = choose_engine("auto", asked).engine
+        name = choose_engine("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
-        key = json.dumps([FORMAT, MOST_SENTENCE_TOKENS, settings, engine, model], sort_keys=True).encode()
-        loaded = cache(lambda: load_engine(engine, asked))
+        key = json.dumps([FORMAT, MOST_SENTENCE_TOKENS, settings, name, model], sort_keys=True).encode()
+        loaded = cache(lambda: load_engine(name, asked))
 
         def make(shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> list[str]:
-            return _translations(loaded(), wanted, asked, shard, first, bar)
+            """Return the translations of a shard, whose first text is line `first` of the corpus."""
+            engine = loaded()
+            texts = [decode_line(pair.source, Path(f"train of {wanted.corpus}"), number) for number, pair in enumerate(shard, first)]
+            sources = [engine.subword.encode(text) for text in texts]
+            most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
+            sources = [source if len(source) <= most else source[-1:] for source in sources]
+            request = replace(asked, scored=wanted.pick == "nearest")
+            (found,) = translated(engine, [SourceChunk(sources)], request, BATCH_TOKENS, ahead=0, done=bar.update)
+            if not request.scored:
+                return [hypotheses[0].text for hypotheses in found]
+            from sacrebleu.metrics.chrf import CHRF
+
+            chrf, nearest = CHRF(), []
+            for pair, hypotheses in zip(shard, found, strict=True):
+                references = [pair.target.decode(errors="replace")]
+                scores = [chrf.sentence_score(hypothesis.text, references).score for hypothesis in hypotheses]
+                nearest.append(hypotheses[scores.index(max(scores))].text)  # The better one of equals.
+            return nearest
 
         def inputs(shard: list[Pair[bytes]]) -> bytes:
             return key + b"".join(b"\n" + text for pair in shard for text in (pair if wanted.pick == "nearest" else pair[:1]))
 
         made = self.shards.lines(pairs, inputs, make, f"translate {wanted.corpus}")
         yield from (Pair(pair.source, text.encode()) for pair, text in made)
-
-
-def _translations(
-    engine: Engine, wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
-) -> list[str]:
-    """Return the translations of a shard, whose first text is line `first` of the corpus."""
-    texts = [decode_line(pair.source, Path(f"train of {wanted.corpus}"), number) for number, pair in enumerate(shard, first)]
-    sources = [engine.subword.encode(text) for text in texts]
-    most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
-    sources = [source if len(source) <= most else source[-1:] for source in sources]
-    asked = replace(asked, scored=wanted.pick == "nearest")
-    (found,) = translated(engine, [SourceChunk(sources)], asked, BATCH_TOKENS, ahead=0, done=bar.update)
-    if not asked.scored:
-        return [hypotheses[0].text for hypotheses in found]
-    from sacrebleu.metrics.chrf import CHRF
-
-    chrf, nearest = CHRF(), []
-    for pair, hypotheses in zip(shard, found, strict=True):
-        references = [pair.target.decode(errors="replace")]
-        scores = [chrf.sentence_score(hypothesis.text, references).score for hypothesis in hypotheses]
-        nearest.append(hypotheses[scores.index(max(scores))].text)  # The better one of equals.
-    return nearest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -15,17 +15,14 @@ from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, Token
 from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.ctranslate2_export import export_model, positions_of
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
+from transformer_core.decoding.translator import Done, Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
-# In the first search, sources of up to this many tokens share one maximum length, so that they can be in the same batch.
-_SHARED = 64
-# A length penalty that changes no score in float32. With 0 a search would stop by another rule.
-_NO_PENALTY = 1e-9
+_SHARED = 64  # In the first search, sources of up to this many tokens share one maximum length, so that they can be in the same batch.
+_NO_PENALTY = 1e-9  # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
 _EMPTY = Finished([], 0.0, 0.0)
-# Seconds between two looks at a result: a sentence alone takes a few milliseconds.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01  # Seconds between two looks at a result: a sentence alone takes a few milliseconds.
 
 
 @dataclass(frozen=True)
@@ -50,15 +47,10 @@ class CTranslate2Engine:
     # translation then depends on its batch.
     shortlist: bool = False
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the model: a GPU has PyTorch."""
-        return torch.device("cpu")
+    device = torch.device("cpu")  # A GPU has PyTorch.
 
     @classmethod
-    def load(
-        cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32", shortlist: bool = False
-    ) -> "CTranslate2Engine":
+    def load(cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32", shortlist: bool = False) -> Self:
         """Load a model directory, converted to CTranslate2 in a temporary folder: a base model takes seconds and 260 MB there.
 
         So many batches are translated in parallel as there are threads, with one each, so results do not depend on this number. Raises
@@ -82,14 +74,12 @@ class CTranslate2Engine:
         assert isinstance(config.model, TransformerSize)  # Only such a model is exported.
         return cls(translator, subword, positions_of(config.model), shortlist)
 
-    def translate_tokens(
-        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Callable[[int], object] = int
-    ) -> list[list[Hypothesis]]:
+    def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Done = int) -> list[list[Hypothesis]]:
         """Return what `begin` returns with scores; the call is that of `Translator`."""
         return self.begin(sources, search, batch_tokens, done=done)()
 
     def begin(
-        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True, done: Callable[[int], object] = int
+        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True, done: Done = int
     ) -> Callable[[], list[list[Hypothesis]]]:
         """Begin to translate in threads of CTranslate2; return the function that waits for the translations of each source, best first.
 

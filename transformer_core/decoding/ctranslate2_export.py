@@ -20,7 +20,6 @@ from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory, write_json
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.directory import EXPORTED_WEIGHTS, SUBWORD, load_model
-from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, Residual
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -31,12 +30,10 @@ from transformer_core.tasks import tag_of
 # differ from the paper's.)
 TABLE_POSITIONS = 4096
 
-# CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
-_MAP = "vmap.txt"
+_MAP = "vmap.txt"  # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 # The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package.
 _SEARCH = "search.json"
-# Of a model of several directions the pieces before those of a source, by target.
-_PREFIXES = "source_prefixes.json"
+_PREFIXES = "source_prefixes.json"  # Of a model of several directions the pieces before those of a source, by target.
 _FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _PREFIXES, _MAP}
 
 
@@ -113,9 +110,8 @@ def _specification(model: Transformer, subword: Subword) -> Any:
     width = max(size.d_k, size.d_v)  # CTranslate2 has one size for keys and values: the smaller ones are padded with zeros.
     settings = {"pre_norm": size.norm == "pre", "head_dim": width, "activation": activation}
     encoder, decoder = size.depths
-    spec = specs.TransformerSpec(
-        specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
-    )
+    stacks = specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
+    spec = specs.TransformerSpec(*stacks)
     _fill_embeddings(spec, model)
     for theirs, ours in zip([*spec.encoder.layer, *spec.decoder.layer], [*model.encoder, *model.decoder], strict=True):
         _fill_layer(theirs, ours, width)
@@ -135,8 +131,9 @@ def _fill_embeddings(spec: Any, model: Transformer) -> None:
     if model.output_bias is not None:
         spec.decoder.projection.bias = _plain(model.output_bias)
     sides = (spec.encoder, model.source_positions, model.encoder_norm), (spec.decoder, model.target_positions, model.decoder_norm)
+    count = positions_of(model.size)
     for side, positions, norm in sides:
-        side.position_encodings.encodings = _encodings(positions, model.d_model)
+        side.position_encodings.encodings = torch.zeros(count, model.d_model) if positions is None else _plain(positions(0, count))
         if norm is not None:
             _fill_norm(side.layer_norm, norm)
 
@@ -169,15 +166,6 @@ def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, 
 
 def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = _plain(norm.weight), _plain(norm.bias)
-
-
-def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
-    """Return the table of encodings, (positions, D); zeros for a model without positions."""
-    if positions is None:
-        return torch.zeros(TABLE_POSITIONS, d_model)
-    if isinstance(positions, LearnedPositions):
-        return _plain(positions.weight)
-    return sinusoidal_positions(TABLE_POSITIONS, d_model)
 
 
 def _widened(weight: Tensor, heads: int, width: int) -> Tensor:

@@ -16,8 +16,7 @@ from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_la
 from transformer_core.models.translation import TranslationModel
 
 FORWARD, BACKWARD = "forward", "backward"
-# Part of a shard's name, as in decoding/corpus.py.
-FORMAT = 1
+FORMAT = 1  # Part of a shard's name, as in decoding/corpus.py.
 
 
 @dataclass(frozen=True)

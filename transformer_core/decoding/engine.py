@@ -5,23 +5,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 
-from transformer_core.config import CTranslate2Precision, DecodingPrecision
+from transformer_core.config import CTranslate2Precision, DecodingPrecision, EngineName, EngineOption
 from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import positions_of, unsupported
 from transformer_core.decoding.glossary import Glossary
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.translator import Done, Hypothesis, Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
-EngineName = Literal["torch", "ctranslate2"]
-EngineOption = Literal["auto", EngineName]
 Engine = Translator | CTranslate2Engine
 
 # Several threads of CTranslate2 have so many batches each, so that none is idle at the end, unless batches had fewer source tokens than
@@ -121,12 +119,7 @@ class SourceChunk(NamedTuple):
 
 
 def translated(
-    engine: Engine,
-    chunks: Iterable[SourceChunk],
-    wanted: DecodingRequest,
-    batch_tokens: int,
-    ahead: int,
-    done: Callable[[int], object] = int,
+    engine: Engine, chunks: Iterable[SourceChunk], wanted: DecodingRequest, batch_tokens: int, ahead: int, done: Done = int
 ) -> Iterator[list[list[Hypothesis]]]:
     """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
 

@@ -1,12 +1,12 @@
 """A glossary: the wanted translations of terms. A model need not have learnt it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from transformer_core.corpus.text import is_unspaced, normalise
 from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.translator import Done, Hypothesis, Translator
 from transformer_core.errors import UserError
 
 _WORD, _CHARACTER = re.compile(r"\w+|[^\w\s]+"), re.compile(r"\S")
@@ -32,7 +32,7 @@ class Glossary:
         return list(dict.fromkeys(self._translations[group - 1] for group in groups if group))
 
     def translate(
-        self, translator: Translator, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Callable[[int], object] = int
+        self, translator: Translator, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Done = int
     ) -> list[list[Hypothesis]]:
         """Return the translations of each source as `Translator.translate_tokens`, those with the most wanted translations first.
 

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -49,8 +48,7 @@ _SIZES = {
     "relu_dropout": ("activation_dropout",),
     "activation": ("activation_function",),
 }
-# The bias of a token that no output has; its probability is 0 in any precision.
-_NEVER = -1000.0
+_NEVER = -1000.0  # The bias of a token that no output has; its probability is 0 in any precision.
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 _PARTS = {
     **{f"self_attention.{ours}": f"self_attn.{theirs}" for ours, theirs in _ATTENTION.items()},
@@ -74,10 +72,8 @@ _INNER = ("query.bias", "key.bias", "value.bias", "inner.bias", "output_bias")
 _FIRST = (".norm.weight", ".norm.bias", ".outer.weight", ".outer.bias", ".output.weight", ".output.bias")
 
 
-class _Marian(Section):
+class _Marian(Section, strict=False, extra="ignore"):
     """What is read of their config.json, with the defaults of transformers, which writes no others."""
-
-    model_config = ConfigDict(strict=False, frozen=True, extra="ignore")
 
     model_type: Literal["marian"]
     vocab_size: int = 58101

@@ -1,7 +1,6 @@
 """What beam search extends and returns, and the computations on its logits and its trace."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,13 +21,6 @@ class StepModel(Protocol):
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState: ...
 
     def step(self, tokens: Tensor, state: Any) -> Tensor: ...
-
-
-@runtime_checkable
-class Captures(StepModel, Protocol):
-    """A StepModel that can make the steps of a search in another way than its own `step`."""
-
-    def captured(self, search: Any, state: Any) -> Callable[[], None]: ...
 
 
 class Finished(NamedTuple):

@@ -1,7 +1,7 @@
 """A model in another program: `transformer_core.load`, which translates as `transformer-core translate` does."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from logging import getLogger
@@ -11,23 +11,13 @@ from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 
-from transformer_core.config import PAPER_SEARCH, DecodingPrecision, Penalty
+from transformer_core.config import PAPER_SEARCH, DecodingPrecision, EngineName, EngineOption, Penalty
 from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import (
-    Choice,
-    DecodingRequest,
-    Engine,
-    EngineName,
-    EngineOption,
-    SourceChunk,
-    choose_engine,
-    load_engine,
-    translated,
-)
+from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
 from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
-from transformer_core.decoding.translator import Hypothesis, Translator, check_shortlist
+from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
 from transformer_core.models.directory import ModelConfig
 
 
@@ -139,7 +129,7 @@ class Prepared(NamedTuple):
     batch_tokens: int
 
     def translated(
-        self, lines: Iterator[tuple[str, str]], at_once: int | None = None, ahead: int = 0, done: Callable[[int], object] = int
+        self, lines: Iterator[tuple[str, str]], at_once: int | None = None, ahead: int = 0, done: Done = int
     ) -> Iterator[list[list[Hypothesis]]]:
         """Yield the translations of `at_once` lines after the other, or of all, each best first.
 

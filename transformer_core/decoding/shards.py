@@ -14,8 +14,7 @@ from tqdm import tqdm
 from transformer_core.corpus.text import Pair, write_lines
 
 _PAIRS_PER_SHARD = 8_192
-# A longer side is not a sentence, and would need the memory of hundreds of sentences.
-MOST_SENTENCE_TOKENS = 512
+MOST_SENTENCE_TOKENS = 512  # A longer side is not a sentence, and would need the memory of hundreds of sentences.
 
 
 @dataclass

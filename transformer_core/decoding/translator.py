@@ -45,16 +45,8 @@ class Ensemble:
 
     def __init__(self, models: Sequence[TranslationModel]) -> None:
         self._models = models
+        self.device, self.output_weight = models[0].device, models[0].output_weight  # All have the number type of the first.
         self.most_positions = min((model.most_positions for model in models if model.most_positions is not None), default=None)
-
-    @property
-    def device(self) -> torch.device:
-        return self._models[0].device
-
-    @property
-    def output_weight(self) -> Tensor:
-        """That of the first model; all have its number type."""
-        return self._models[0].output_weight
 
     def start(self, source: Tensor, source_mask: Tensor) -> EnsembleState:
         """Encode (B, S) sources, see `TranslationModel.start`."""
@@ -68,6 +60,7 @@ class Ensemble:
 
 
 Decoder = TranslationModel | Ensemble
+Done = Callable[[int], object]  # Called with numbers of sources that are translated, as `tqdm.update` is.
 
 
 @dataclass(frozen=True)
@@ -154,7 +147,7 @@ class Translator:
         search: Search,
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[Sequence[int]] | None = None,
-        done: Callable[[int], object] = int,
+        done: Done = int,
     ) -> list[list[Hypothesis]]:
         """Return the translations of each source, best first; an empty source has a single, empty translation.
 
@@ -163,7 +156,7 @@ class Translator:
             search: settings of beam search, which also bound the number of translations of a source.
             batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
             prefixes: beginning of each translation, token ids without an end token.
-            done: called with the number of sources in each batch that is translated, as `tqdm.update` is.
+            done: called with the number of sources in each batch.
 
         Raises `UserError`: 65; a source has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a
         sentence are not finite: those of a good model may overflow in fp16.
@@ -238,10 +231,8 @@ def load_subword(directory: Path, config: ModelConfig) -> Subword:
     """
     subword = Subword.load(directory / SUBWORD, MODEL_FILES)
     if subword.hash != config.vocabulary.hash:
-        raise UserError(
-            f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
-            "Take spm.model and weights from the same training.",
-        )
+        fault = f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}"
+        raise UserError(fault, "Take spm.model and weights from the same training.")
     if subword.vocab_size != config.vocabulary.size:
         raise UserError(f"{directory / SUBWORD}: {subword.vocab_size:,} subwords, but the weights are for {config.vocabulary.size:,}")
     return subword

@@ -36,7 +36,7 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
 
 def keeps_weights(model: TranslationModel) -> bool:
     """Return whether `attention_maps` supports a model; a convolutional one has attention, but its weights cannot be recorded."""
-    return type(model) is Transformer or model.energies is not None
+    return type(model) is Transformer or model.attention is not None
 
 
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
@@ -92,9 +92,9 @@ def _recording(attention: MultiHeadAttention) -> Iterator[list[Tensor]]:
 
 def _weights_of_energies(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
     """Return the softmax of each step's energies over the encoder's states, (1, 1, T, S), as the weights of attention to the source."""
-    assert model.energies is not None
+    assert model.attention is not None
     steps: list[Tensor] = []
-    recording = model.energies.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
+    recording = model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
     try:
         model(source, torch.ones_like(source, dtype=torch.bool), read)
     finally:

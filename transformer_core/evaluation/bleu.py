@@ -76,11 +76,6 @@ def as_outputs(references: Sequence[str]) -> tuple[list[str], int]:
     return lines, sum(line != reference for line, reference in zip(lines, references, strict=True))
 
 
-def has_ter(*texts: Sequence[str]) -> bool:
-    """Return whether TER is computed: only if no line has more than `MOST_TER_WORDS` words."""
-    return all(len(line.split()) <= MOST_TER_WORDS for lines in texts for line in lines)
-
-
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: Sequence[str] | None = None, tokenizer: str = "") -> float:
     """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`).
 

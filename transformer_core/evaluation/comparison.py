@@ -1,13 +1,11 @@
 """Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_core.evaluation.scoring import SIGNIFICANT, Comparison, Scoring
+from transformer_core.evaluation.significance import TEST
 
 SHOWN = 5
 FEW_LINES = 100
@@ -15,8 +13,7 @@ FEW_LINES = 100
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A sentence for which one system's output is better than the other's: its line (from 1), and the scores of both in percent."""
 
     line: int
@@ -28,8 +25,7 @@ class Sentence:
     b: str
 
 
-@dataclass(frozen=True)
-class SideBySide:
+class SideBySide(NamedTuple):
     """System B compared with system A: scores, the sentences in which B gains most, and those in which it loses most."""
 
     scoring: Scoring
@@ -41,7 +37,7 @@ class SideBySide:
     @property
     def notes(self) -> Iterator[str]:
         """What to know of the p-values: how they were computed, which score is better lower, and whether the lines are few."""
-        yield f"by {self.scoring.test}: more than chance."
+        yield f"by {TEST}: more than chance."
         yield from (f"A lower {score.name} is better." for score in self.scoring.scores if score.lower_is_better)
         if self.lines < FEW_LINES:
             yield f"With fewer than {FEW_LINES} lines a p-value says little."
@@ -50,7 +46,7 @@ class SideBySide:
         """Return the comparison as a JSON document."""
         names = ("baseline", "candidate", "difference", "p_value", "signature", "significant")
         scores = [{"metric": found.score.name} | {name: getattr(found, name) for name in names} for found in self.scores]
-        gains, losses = (list(map(asdict, sentences)) for sentences in (self.gains, self.losses))
+        gains, losses = ([sentence._asdict() for sentence in side] for side in (self.gains, self.losses))
         return {"lines": self.lines, "scores": scores, "of_sentences": self.scoring.of_sentences, "gains": gains, "losses": losses}
 
 
@@ -80,10 +76,8 @@ def comparison_text(compared: SideBySide) -> str:
     """Format the comparison for a terminal, with significant differences marked and control characters escaped."""
     rows = [f"{f'{compared.lines:,} lines':<16}{'A':>9}{'B':>9}{'B - A':>9}{'p-value':>10}"]
     for found in compared.scores:
-        mark = " *" if found.significant else ""
-        rows.append(
-            f"{found.score.name:<16}{found.baseline:>9.2f}{found.candidate:>9.2f}{found.difference:>+9.2f}{found.p_value:>10.4f}{mark}"
-        )
+        tested = f"{found.p_value:>10.4f}{' *' if found.significant else ''}"
+        rows.append(f"{found.score.name:<16}{found.baseline:>9.2f}{found.candidate:>9.2f}{found.difference:>+9.2f}{tested}")
     note, *others = compared.notes
     rows += [f"* p < {SIGNIFICANT} {note}", *others]
     blocks = ["\n".join([*rows, *(f"{found.score.name}: {found.signature}" for found in compared.scores)])]

@@ -1,7 +1,7 @@
 """The choice of sentences and groups of sentences that a report shows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ BUCKET_WORDS = 10
 LAST_BUCKET = 51
 
 
-@dataclass(frozen=True)
-class GroupScore:
+class GroupScore(NamedTuple):
     """Main score in percent over the sentences of a test set that share a label, and their number."""
 
     label: str

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ class Pronoun(NamedTuple):
     other: str
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(NamedTuple):
     """Counts for the heads of an encoder with N layers of H heads."""
 
     # Share of the tokens whose greatest weight is on the end token; or, apart from that, on the previous token and so on; each (N, H).

@@ -6,7 +6,6 @@ Hypotheses and references are detokenised text, one sentence per line, with one 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ from sacrebleu.metrics.chrf import CHRF
 from transformer_core import config
 from transformer_core.corpus.text import lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, corpus_bleu, has_ter, ter_metric, tokenizer_of
+from transformer_core.evaluation.bleu import MOST_TER_WORDS, NORMALISED, as_outputs, bleu_metric, corpus_bleu, ter_metric, tokenizer_of
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
-from transformer_core.evaluation.significance import TEST, compare, interval
+from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval, scores_of, statistics_of
 from transformer_core.evaluation.variety import variety
 from transformer_core.tasks import TARGETS, TRANSLATION
 
-OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?:\s|$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?:\s|$)|@-@|▁")
@@ -43,9 +41,10 @@ _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
 
 
 def _metrics(deciding: Sequence[str], tokenizer: str, *texts: Sequence[str]) -> Iterator[tuple[Score, Metric]]:
-    """Yield the scores and their metrics for these references, TER only if no line of the texts is too long for it (`has_ter`)."""
+    """Yield the scores and their metrics for these references, TER only if no line of the texts has more than `MOST_TER_WORDS` words."""
+    has_ter = all(len(line.split()) <= MOST_TER_WORDS for lines in texts for line in lines)
     for score, metric in _METRICS.items():
-        if score is not _TER or has_ter(*texts):
+        if score is not _TER or has_ter:
             yield score, metric(deciding, tokenizer)
 
 
@@ -56,7 +55,7 @@ def _folded(text: str) -> str:
 def _is_over_long(output: str, reference: str) -> bool:
     """Return whether an output has more than twice as many characters as the reference, and more than 20 characters more."""
     length = len(reference.strip())
-    return len(output.strip()) > max(OVER_LONG_RATIO * length, length + OVER_LONG_CHARACTERS)
+    return len(output.strip()) > max(2 * length, length + 20)
 
 
 # Each share's condition on a source, an output and a reference.
@@ -147,11 +146,14 @@ def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[flo
 
 
 def comparisons(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str], tokenizer: str = "") -> Iterator[Comparison]:
-    """Yield the comparison by BLEU, chrF2 and, unless a line is too long (`has_ter`), TER."""
+    """Yield the comparison by BLEU, chrF2 and, unless a line is too long for it, TER."""
     texts, changed = as_outputs(references)
     for declared, metric in _metrics(references, tokenizer, baseline, candidate, references):
-        found = compare(declared, metric, baseline, candidate, texts)
-        yield replace(found, signature=f"{found.signature}{NORMALISED if changed else ''}")
+        first, second = (statistics_of(metric, outputs, texts) for outputs in (baseline, candidate))
+        signature = metric.get_signature()
+        signature.update("seed", str(SEED))
+        signature.update("ar", TRIALS)
+        yield compared(declared, first, second, scores_of(metric), f"{signature}{NORMALISED if changed else ''}")
 
 
 def check_references(path: Path, references: Sequence[str], allow_tokenised: bool) -> Iterator[str]:
@@ -162,26 +164,14 @@ def check_references(path: Path, references: Sequence[str], allow_tokenised: boo
     marked = [number for number, line in enumerate(references, start=1) if _TOKENISED.search(line)]
     share = len(marked) / max(sum(bool(line.strip()) for line in references), 1)
     if share >= TOKENISED_SHARE and not allow_tokenised:
-        raise UserError(
-            f"{path}:{marked[0]}: looks tokenised ({share:.0%} of the lines do), but BLEU needs detokenised text",
-            "Detokenise the corpus, or set evaluate.allow_tokenised: true.",
-        )
+        fault = f"{path}:{marked[0]}: looks tokenised ({share:.0%} of the lines do), but BLEU needs detokenised text"
+        raise UserError(fault, "Detokenise the corpus, or set evaluate.allow_tokenised: true.")
     if share >= TOKENISED_SHARE:
         yield f"{path}: looks tokenised; compare these scores only with each other."
     _, changed = as_outputs(references)
     if changed:
         counted = f"{changed:,} of {len(references):,} lines"
         yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
-
-
-def with_tokenizer(name: str) -> Scoring:
-    """Return the scoring with a tokeniser of BLEU; empty: the references decide."""
-    return replace(
-        SCORING,
-        score_sets=partial(score_sets, tokenizer=name),
-        main_score=partial(corpus_bleu, tokenizer=name),
-        comparisons=partial(comparisons, tokenizer=name),
-    )
 
 
 SCORING = Scoring(
@@ -191,7 +181,7 @@ SCORING = Scoring(
     shares=tuple(_SHARES),
     score_sets=score_sets,
     main_score=corpus_bleu,
-    with_tokenizer=with_tokenizer,
+    has_tokens=True,
     sentence_scores=sentence_chrf,
     of_sentences="chrF2",
     # Words: a model never outputs two spaces, or the carriage return of a reference. chrF2 ignores white space.
@@ -200,5 +190,4 @@ SCORING = Scoring(
     check_references=check_references,
     outputs="translations",
     purpose="Translates **{source}** to **{target}**, one sentence a line.",
-    test=TEST,
 )

@@ -36,21 +36,13 @@ def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], languag
     return bleu, f"multi-bleu|nrefs:1|case:lc|norm:moses-{language}|tok:moses-{language}|{_NO_SMOOTHING}"
 
 
-PAPER_BLEU = Score(
-    "paper_bleu",
-    "The paper's BLEU",
-    sentence="Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
-)
+_OF_THE_PAPER = "Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),"
+PAPER_BLEU = Score("paper_bleu", "The paper's BLEU", sentence=_OF_THE_PAPER)
+_OF_PAPERS = "For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,"
+_LOWERCASED = Score("multi30k_lower", "Multi30k's lowercased BLEU", sentence=_OF_PAPERS, tile="Lowercased BLEU")
 # Each score's function. A corpus can ask for all but the paper's in its catalogue entry.
-PUBLISHED: dict[Score, Callable[[Sequence[str], Sequence[str], str], tuple[float, str]]] = {
-    PAPER_BLEU: paper_bleu,
-    Score(
-        "multi30k_lower",
-        "Multi30k's lowercased BLEU",
-        sentence="For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
-        tile="Lowercased BLEU",
-    ): multi30k_lower,
-}
+_Computed = Callable[[Sequence[str], Sequence[str], str], tuple[float, str]]
+PUBLISHED: dict[Score, _Computed] = {PAPER_BLEU: paper_bleu, _LOWERCASED: multi30k_lower}
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:

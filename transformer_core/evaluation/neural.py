@@ -15,8 +15,6 @@ from transformer_core.evaluation.significance import SEED, TRIALS, compared
 from transformer_core.external import Scorer
 from transformer_core.tasks import TAG
 
-_NORMAL_95 = 1.96
-
 
 @contextmanager
 def with_comet(scoring: Scoring, command: str | None, setting: str, sources: Callable[[str], Sequence[str]]) -> Iterator[Scoring]:
@@ -42,7 +40,7 @@ def with_comet(scoring: Scoring, command: str | None, setting: str, sources: Cal
             found = scoring.score_sets(sets, of_test, manifest)
             for split, of_set in sets.items():
                 each = percent(split, *of_set)
-                mean, half = float(each.mean()), _NORMAL_95 * float(each.std()) / len(each) ** 0.5
+                mean, half = float(each.mean()), 1.96 * float(each.std()) / len(each) ** 0.5
                 values = {**found[split].values, **dict(zip(COMET.keys, (mean, mean - half, mean + half), strict=True))}
                 found[split] = replace(found[split], values=values, signatures={**found[split].signatures, COMET.key: command})
             return found

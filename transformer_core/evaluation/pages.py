@@ -3,8 +3,6 @@
 All text from the data is escaped by the templates. The same content gives the same bytes.
 """
 
-from __future__ import annotations
-
 from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
@@ -23,7 +21,7 @@ def page(template: str, package: str = _PACKAGE, **content: Any) -> str:
 def _environment(package: str) -> Environment:
     templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     templates.loader = ChoiceLoader([PackageLoader(package), PackageLoader(_PACKAGE)])
-    templates.filters.update(grouped=grouped, duration=duration, setting=setting)
+    templates.filters.update(grouped="{:,.0f}".format, duration=duration, setting=setting)
     return templates
 
 
@@ -37,11 +35,6 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     blocks = SequenceMatcher(a=units, b=others, autojunk=False).get_opcodes()
     runs = [(space.join(units[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
-
-
-def grouped(number: float) -> str:
-    """Format a whole number with its thousands separated: 28,973."""
-    return f"{number:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -4,11 +4,9 @@ All text from the data is escaped. A content security policy in the head forbids
 same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.diagnosis import fit, unread_source
@@ -29,8 +27,7 @@ class Attended:
     maps: AttentionMaps
 
 
-@dataclass(frozen=True)
-class Lineage:
+class Lineage(NamedTuple):
     """Inputs and software of the report."""
 
     report: Mapping[str, str]  # Commit, versions and so on of the process that made the report.

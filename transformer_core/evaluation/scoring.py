@@ -4,10 +4,9 @@ A task's module declares its scores once (`Task.scoring` names it). The keys of 
 report and the comparison of two systems follow from the declarations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -94,13 +93,13 @@ class Scoring:
     check_references: Callable[[Path, Sequence[str], bool], Iterator[str]]
     outputs: str
     purpose: str  # What a model does, with {source} and {target} for the languages.
-    test: str
     # Scores for comparison with published figures, which have a signature in scores.json. A corpus asks for one by its key.
     published: tuple[Score, ...] = ()
     package: str = "transformer_core.evaluation"  # The package whose folder `templates` has the report's template, NAME OF THE TASK.html.
     marks_words: bool = True  # Whether pages mark the words in which an output and its reference differ.
-    # Returns the scoring with a tokeniser of sacreBLEU; None if the task has no tokens.
-    with_tokenizer: Callable[[str], Scoring] | None = None
+    has_tokens: bool = (
+        False  # Whether `score_sets`, `main_score` and `comparisons` take a `tokenizer` of sacreBLEU; "": the references decide.
+    )
     as_scored: Callable[[str], str] = str  # Returns an output of any program in the form that is scored.
     # Returns an output in the form that a person compares with the reference.
     as_shown: Callable[[str, str], str] = lambda output, _: output
@@ -109,7 +108,10 @@ class Scoring:
 def scoring_of(task: Task, tokenizer: str = "") -> Scoring:
     """Return the scoring of a task, for translations with a tokeniser of sacreBLEU if one is named."""
     found: Scoring = resolve_name(task.scoring)
-    return found.with_tokenizer(tokenizer) if tokenizer and found.with_tokenizer else found
+    with_it: dict[str, Any] = {
+        key: partial(getattr(found, key), tokenizer=tokenizer) for key in ("score_sets", "main_score", "comparisons")
+    }
+    return replace(found, **with_it) if tokenizer and found.has_tokens else found
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:

@@ -29,24 +29,18 @@ ScoreOf = Callable[[Counts], NDArray[np.float64]]
 def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, float, float]:
     """Return a metric's score and the ends of the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
-    The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which
-    may be above 100, has no upper limit. For a single sentence both ends are its score. Raises `ValueError`: the two differ in length or
-    are empty.
+    The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which may be above
+    100, has no upper limit. For a single sentence both ends are its score. Raises `ValueError`: the two differ in length or are empty.
     """
     statistics = statistics_of(metric, hypotheses, references)
-    mean, half = estimate_ci(_resampled_scores(scores_of(metric), statistics))
-    most = np.inf if isinstance(metric, TER) else 100.0
+    return interval_of(scores_of(metric), statistics, np.inf if isinstance(metric, TER) else 100.0)
+
+
+def interval_of(scores: ScoreOf, statistics: Counts, most: float = 100.0) -> tuple[float, float, float]:
+    """Return the score of sentences with these counts and the ends of its interval, as `interval` does, at most `most`."""
+    mean, half = estimate_ci(_resampled_scores(scores, statistics))
     low, high = (min(max(float(end), 0.0), most) for end in (mean - half, mean + half))
-    return scores_of(metric)(statistics.sum(0, np.float64)[None])[0], low, high
-
-
-def compare(score: Score, metric: Metric, baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
-    """Compare two systems by a metric. Raises `ValueError`: the three differ in length or are empty."""
-    first, second = (statistics_of(metric, outputs, references) for outputs in (baseline, candidate))
-    signature = metric.get_signature()
-    signature.update("seed", str(SEED))
-    signature.update("ar", TRIALS)
-    return compared(score, first, second, scores_of(metric), str(signature))
+    return float(scores(statistics.sum(0, np.float64)[None])[0]), low, high
 
 
 def compared(score: Score, first: Counts, second: Counts, scores: ScoreOf, signature: str) -> Comparison:

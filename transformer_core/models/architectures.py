@@ -1,8 +1,8 @@
 """Construction of models from their sizes, and their cost: parameters by part, FLOPs per token, memory of training."""
 
 from collections import Counter
-from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ _FLOPS_A_WEIGHT = 2 * _TRAINING_PASSES  # A multiplication and an addition.
 _PARTS = ("norm", "attention", "feed_forward", "convolution")
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Cost of training."""
 
     flops_a_token: float  # Per target token, forward and backward; a multiplication and an addition are two.
@@ -55,9 +54,8 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
         empty = build(size, vocab_size)
     parameters = sum(parameter.numel() for parameter in empty.parameters())
     model = empty.to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.zero_()
+    for tensor in model.state_dict().values():
+        tensor.zero_()
     sentences = torch.ones(1, length, dtype=torch.long)
     # The counter does not count fused attention on a CPU, so gradients are on, nor oneDNN's recurrent layers, so the model is float64.
     with FlopCounterMode(display=False) as counter, torch.enable_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,14 +22,10 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.schema import Quantity, Section, Total, check_document
 from transformer_core.sizes import ModelSize, architectures
 
-_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
-# What an export for CTranslate2, which has a config.json of its own, holds instead of `WEIGHTS`.
-EXPORTED_WEIGHTS = "model.bin"
-# What a directory of Hugging Face's Marian models holds instead of `SUBWORD`.
-MARIAN_SUBWORD = "source.spm"
-# The remedy for a model directory that lacks a file.
-MODEL_FILES = f"A model directory holds {WEIGHTS}, {CONFIG} and {SUBWORD}."
+EXPORTED_WEIGHTS = "model.bin"  # What an export for CTranslate2, which has a config.json of its own, holds instead of `WEIGHTS`.
+MARIAN_SUBWORD = "source.spm"  # What a directory of Hugging Face's Marian models holds instead of `SUBWORD`.
+MODEL_FILES = f"A model directory holds {WEIGHTS}, {CONFIG} and {SUBWORD}."  # The remedy for a model directory that lacks a file.
 
 
 class Vocabulary(Section):
@@ -55,10 +51,8 @@ else:
     AnySize = Annotated[reduce(or_, (entry.size for entry in architectures().values())), Field(discriminator="architecture")]
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, strict=False):
     """Content of config.json."""
-
-    model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
 
     format: Literal[2] = 2
     model: AnySize
@@ -149,7 +143,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise UserError(f"{file}: damaged ({first_line(error)})", remedy) from None
     for name, weight in weights.items():
-        if weight.dtype not in _DTYPES:
+        if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise UserError(f"{file}: {name} holds numbers of the type {str(weight.dtype).removeprefix('torch.')}", remedy)
     return weights
 

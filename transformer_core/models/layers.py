@@ -11,6 +11,7 @@ from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
 
 Sublayer = Callable[[Tensor], Tensor]
+Remember = Callable[[KeysAndValues], KeysAndValues]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "swish": functional.silu, "gelu": functional.gelu}
 
 
@@ -84,14 +85,7 @@ class DecoderLayer(nn.Module):
         self.round_cross_attention = Residual(size)
         self.round_feed_forward = Residual(size)
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor,
-        encoded: KeysAndValues,
-        encoded_mask: Tensor,
-        remember: Callable[[KeysAndValues], KeysAndValues] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, encoded: KeysAndValues, encoded_mask: Tensor, remember: Remember | None = None) -> Tensor:
         """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D); keep the shape.
 
         Args:

@@ -34,6 +34,7 @@ class TranslationModel(nn.Module, ABC):
         self.embedding = TokenEmbedding(vocab_size, size.d_model)  # Of source tokens, and of everything that shares its matrix.
         self.dropout = Dropout(size.dropout)
         self.output_bias: Tensor | None = None  # (V,) bias of the pre-softmax projection; the paper has none.
+        self.attention: nn.Module | None = None  # The only attention, if a module's outputs, (B, K, S), are its scores.
 
     @property
     def output_weight(self) -> Tensor:
@@ -44,11 +45,6 @@ class TranslationModel(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.output_weight.device
-
-    @property
-    def energies(self) -> nn.Module | None:
-        """The module whose outputs, (B, K, S), are the scores of the only attention; None if there is no such module."""
-        return None
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:

@@ -4,17 +4,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transformer_core.errors import UserError
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
-from transformer_core.evaluation.significance import RESAMPLES, SEED, TEST, TRIALS, compared
+from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval_of
 from transformer_core.parsing.brackets import bracket_counts, corpus_f1, f1
 from transformer_core.parsing.task import TASK
 from transformer_core.parsing.trees import TREE_EXAMPLE, bracketed, leaves, linearised, read_tree, repaired
 
 SIGNATURE = "F1|brackets:EVALB/COLLINS.prm|tags:gold|outputs:repaired"
-_CONFIDENCE = 0.95
 _F1, _PRECISION, _RECALL = Score(TASK.key, TASK.score, has_interval=True), Score("precision", "precision"), Score("recall", "recall")
 _EXACT, _MALFORMED = Score("exact_match", "exact"), Score("malformed", "repaired into a tree")
 
@@ -27,10 +25,9 @@ def score(outputs: Sequence[str], golds: Sequence[str]) -> Scores:
     counts = bracket_counts(outputs, golds)
     if not len(counts):
         raise ValueError("no sentence")
-    total, interval = counts.sum(0), _interval(counts)
-    gold, found, matched, equal, malformed = total.tolist()
+    gold, found, matched, equal, malformed = counts.sum(0).tolist()
     values = {
-        **dict(zip(_F1.keys, (float(f1(total)), *interval), strict=True)),
+        **dict(zip(_F1.keys, interval_of(f1, counts), strict=True)),
         _PRECISION.key: 100 * matched / max(found, 1),
         _RECALL.key: 100 * matched / max(gold, 1),
         _EXACT.key: 100 * equal / len(counts),
@@ -71,15 +68,6 @@ def as_symbols(output: str) -> str:
         return output
 
 
-def _interval(counts: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the ends of F1's 95% percentile interval over resampled sentences."""
-    random = np.random.default_rng(SEED)
-    # One resample at a time: all of a large test set together need gigabytes.
-    drawn = np.array([counts[random.integers(len(counts), size=len(counts))].sum(0) for _ in range(RESAMPLES)])
-    low, high = np.quantile(f1(drawn), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
-    return float(low), float(high)
-
-
 SCORING = Scoring(
     task=TASK,
     scores=(_F1, _PRECISION, _RECALL, _EXACT),
@@ -93,7 +81,6 @@ SCORING = Scoring(
     check_references=check_references,
     outputs="trees",
     purpose="Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md).",
-    test=TEST,
     package="transformer_core.parsing",
     marks_words=False,  # A gold tree and an output are written differently, and words would never mark a closing bracket.
     as_scored=as_symbols,

@@ -1,7 +1,5 @@
 """The attention of heads in one sentence, as numbers and as pictures: the data of the paper's Figures 3 to 5."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
@@ -18,14 +16,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["encoder", "decoder", "cross"]
 
-_DECIMALS = 6
 # Heads in a row of a picture, and the number of pieces up to which so many fit.
 HEADS_ACROSS, FEW_PIECES = 4, 14
 # Pixels.
 _CELL, _GAP, _TITLE, _HEADING, _MARGIN, _SCALE = 16, 20, 25, 85, 8, 80
 _LEAST_WIDTH, _LEAST_HEIGHT, _LETTER = 400, 270, 8
 _POINTS, _HEADING_POINTS = 7.5, 9.0
-_SCALE_LABELS = (0, 0.1, 0.25, 0.5, 1)
 # A "$" in a label does not start mathematics.
 _STYLE: dict[str, Any] = {"parse_math": False, "fontsize": _POINTS}
 _HEADINGS: dict[Kind, tuple[str, str]] = {
@@ -71,7 +67,7 @@ class AttentionMaps:
         }
 
 
-def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int, int]], across: int) -> Figure:
+def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int, int]], across: int) -> "Figure":
     """Draw a heat map for each head, given by layer and head from 1, `across` in a row, below the sentences.
 
     All have one colour scale from 0 to 1: a square root, so that 1/20 is visible. Sentences are cut to the width of the picture.
@@ -100,7 +96,7 @@ def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int
         axes.tick_params(length=0, pad=3)
         axes.spines[:].set_color("0.8")
     scale = figure.add_axes((1 - 60 / width, 1 - (_HEADING + _TITLE + 150) / height, 10 / width, 150 / height))
-    figure.colorbar(image, scale, ticks=_SCALE_LABELS, format="{x:g}").outline.set_edgecolor("0.8")
+    figure.colorbar(image, scale, ticks=(0, 0.1, 0.25, 0.5, 1), format="{x:g}").outline.set_edgecolor("0.8")
     scale.tick_params(length=0, labelsize=_POINTS)
     return figure
 
@@ -132,4 +128,4 @@ def layer_pictures(maps: AttentionMaps) -> list[LayerPicture]:
 
 
 def _rounded(weights: NDArray[np.float32]) -> list[list[float | None]]:
-    return [[None if isnan(weight) else round(weight, _DECIMALS) for weight in row] for row in weights.tolist()]
+    return [[None if isnan(weight) else round(weight, 6) for weight in row] for row in weights.tolist()]

@@ -1,7 +1,5 @@
 """Curves: measures of a training over its updates, and the sentence lengths of a corpus."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -40,7 +38,7 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     """Draw perplexity, the score of outputs (named `score`), gain by the source, loss, learning rate, gradient norm and speed by update."""
     import pandas as pd
 
-    def column(rows: Sequence[Mapping[str, float]], name: str) -> pd.Series[float]:
+    def column(rows: Sequence[Mapping[str, float]], name: str) -> "pd.Series[float]":
         return pd.Series([row.get(name, math.nan) for row in rows], [row["update"] for row in rows], dtype=float)
 
     both = {"training": column(updates, "perplexity"), "validation": column(validation, "perplexity")}
@@ -71,14 +69,14 @@ def length_charts(cleaning: Mapping[str, Any], units: Mapping[str, str]) -> list
 
 
 def line_chart(
-    title: str, note: str, series: Mapping[str, pd.Series[float]], measure: str = "", logarithmic: bool = False, unit: str = "update"
+    title: str, note: str, series: "Mapping[str, pd.Series[float]]", measure: str = "", logarithmic: bool = False, unit: str = "update"
 ) -> Chart:
     """Return the chart of `line_figure` with its title and a note."""
     figure = line_figure(series, measure, logarithmic, unit)
     return Chart(title, note, "" if figure is None else as_image(figure, f"{title} by {unit}"))
 
 
-def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmic: bool = False, unit: str = "update") -> Figure | None:
+def line_figure(series: "Mapping[str, pd.Series[float]]", measure: str, logarithmic: bool = False, unit: str = "update") -> "Figure | None":
     """Draw series of values, labelled by `measure`, over updates or words; None without a value to draw.
 
     Each has a colour and dashes of its own; the legend is below the axes. A linear axis starts at 0, or below at the smallest value; a

@@ -3,8 +3,6 @@
 The same input gives the same bytes. matplotlib is imported only when needed, because that takes a second.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import warnings
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_core.corpus.tokens.subword import SPACE_MARK
-from transformer_core.files import new_file
+from transformer_core.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,25 +25,24 @@ _NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _SPECIAL = frozenset({"<unk>", "<s>", "</s>", SPACE_MARK})
 
 
-def new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> "Figure":
     """Return a figure without axes, its width and height in pixels."""
     from matplotlib.figure import Figure
 
     return Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write a figure as SVG, atomically."""
-    with new_file(path) as temporary:
-        temporary.write_text(_svg(figure), encoding="utf-8")
+    write_text(path, _svg(figure))
 
 
-def as_image(figure: Figure, label: str) -> str:
+def as_image(figure: "Figure", label: str) -> str:
     """Return a figure as an HTML element that holds it as SVG; `label` describes it."""
     return f'<img src="data:image/svg+xml;base64,{b64encode(_svg(figure).encode()).decode()}" alt="{escape(label)}">'
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: "Figure") -> str:
     """Return a figure as SVG; its texts stay texts, and what shows it chooses their fonts."""
     import matplotlib
 

@@ -166,21 +166,8 @@ def _packaged(name: str) -> CommentedMap:
 
 
 def _sections(name: str) -> dict[str, dict[str, str]]:
-    start, changes = differences(name)
-    if name == DEFAULT:
-        return changes
-    sections = _sections(start)
-    for section, changed in changes.items():
-        sections[section] = changed if section == "model" else {**sections[section], **changed}
-    return sections
-
-
-def differences(name: str) -> tuple[str, dict[str, dict[str, str]]]:
-    """Return the recipe from which a recipe with a file differs, and its entries: lines with the comments above them by section and key.
-
-    The key of a section's own line is empty.
-    """
-    sections: dict[str, dict[str, str]] = {}
+    """Return the entries of a recipe with a file: lines with the comments above them by section and key, empty of a section's own line."""
+    changes: dict[str, dict[str, str]] = {}
     section, entry = "", ""
     for line in resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8").splitlines(keepends=True):
         entry += line
@@ -188,10 +175,13 @@ def differences(name: str) -> tuple[str, dict[str, dict[str, str]]]:
             key = line.partition(":")[0]
             if not key.startswith(" "):
                 section, key = key, ""
-            sections.setdefault(section, {})[key] = entry
+            changes.setdefault(section, {})[key] = entry
             entry = ""
-    start = sections.pop("like", {"": DEFAULT})[""]
-    return start.removeprefix("like:").strip(), sections
+    start = changes.pop("like", {"": DEFAULT})[""].removeprefix("like:").strip()
+    sections = {} if name == DEFAULT else _sections(start)
+    for section, changed in changes.items():
+        sections[section] = changed if section == "model" else {**sections.get(section, {}), **changed}
+    return sections
 
 
 def _row(name: str) -> CommentedMap:

@@ -29,7 +29,6 @@ FINISHED = "finished"  # File there once the stage's outputs are written; it hol
 STORED = "stored"  # File there once DVC has stored these outputs as well.
 _WRITER = "writer"  # File there that names the process that writes the states.
 _NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
-_KEEP_STATES = 2
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 _MOST_REFUSED = 3  # Saves in a row that a full disk may refuse.
 _SLICE = 1_000_000  # Numbers of a tensor that are averaged together.
@@ -253,7 +252,7 @@ class StateDirectory:
                 raise error.__context__ or error from None
             checksum = sha256_of(temporary)
         write_text(file.with_suffix(".sha256"), checksum)
-        for old in state_files(self.path)[_KEEP_STATES:]:
+        for old in state_files(self.path)[2:]:
             _remove_state(old)
 
     def _write_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int]) -> None:

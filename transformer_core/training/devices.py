@@ -18,8 +18,6 @@ from transformer_core.models.precision import choose_kernels, low_precision, wei
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
-_TRIALS = 3
-_LONGEST_WAIT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,8 @@ def process_group(threads: int | None) -> Iterator[Rank]:
         torch.cuda.set_device(device)
     elif torch.cuda.device_count():  # By the driver's library, which needs no working CUDA.
         message = f"CUDA: none of the {torch.cuda.device_count()} GPUs of this machine can be used"
-        raise UserError(
-            message, "See transformer-core doctor. To train on CPUs, set CUDA_VISIBLE_DEVICES to nothing.", ExitCode.UNAVAILABLE
-        )
+        remedy = "See transformer-core doctor. To train on CPUs, set CUDA_VISIBLE_DEVICES to nothing."
+        raise UserError(message, remedy, ExitCode.UNAVAILABLE)
     else:
         device = torch.device("cpu")
     choose_kernels(device)
@@ -113,7 +110,7 @@ def process_group(threads: int | None) -> Iterator[Rank]:
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
         on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
         torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-        slow = torch.distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
+        slow = torch.distributed.new_group(backend="gloo", timeout=timedelta(hours=2))
     # Not after an error of one rank alone: NCCL would wait here for the others, which wait for this rank.
     together = False
     try:
@@ -141,7 +138,7 @@ def matrix_rate(rank: Rank, precision: Precision) -> float:
     size, products, least_seconds = (4096, 20, 0.3) if rank.device.type == "cuda" else (1024, 1, 0.0)
     left = torch.rand(size, size, device=rank.device).to(low_precision(rank.device, precision) or weights_dtype(precision))
     product, seconds = torch.empty_like(left), list[float]()
-    while len(seconds) <= _TRIALS or sum(seconds) < least_seconds:
+    while len(seconds) <= 3 or sum(seconds) < least_seconds:
         began = time.perf_counter()
         for _ in range(products):
             torch.mm(left, left, out=product)

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch, Indices, Lengths
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, padded
-from transformer_core.models.ops.packed import Packed, PackedBatch, pinned
+from transformer_core.models.ops.packed import Packed, PackedBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
 
@@ -102,10 +103,8 @@ def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
     sides = (pairs.sources, pairs.targets)
     lengths = [np.array([len(sentence) for sentence in side]) for side in sides]
     longest, tokens = int(max(map(np.max, lengths))), [int(side.sum()) for side in lengths]
-    if budget is None:
-        shape = PackedShape(tokens[0], tokens[1], len(pairs), _rounded(longest))
-    else:
-        shape = packed_shape(lengths[0], lengths[1], budget)
+    plain = PackedShape(tokens[0], tokens[1], len(pairs), _rounded(longest))
+    shape = plain if budget is None else packed_shape(lengths[0], lengths[1], budget)
     fillings = _fillings(shape[:2], tokens, longest)
     packed = []
     for sentences, own, number, whole in zip(sides, lengths, tokens, shape[:2], strict=True):
@@ -161,7 +160,7 @@ def shares(
             pairs = segmented[mine]
         batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
         if rank.device.type == "cuda":
-            batches = {position: pinned(batch) for position, batch in batches.items()}
+            batches = tree_map_only(Tensor, Tensor.pin_memory, batches)  # From which it copies asynchronously.
         return RankBatch(update, after, batches)
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")

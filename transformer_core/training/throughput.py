@@ -18,7 +18,6 @@ from transformer_core.training.devices import default_devices, default_threads, 
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 
-_UPDATES = 4
 _USUAL_LENGTH = 24  # Tokens of a sentence, where none is given.
 _IN_UPDATES = 0.9  # Of the time of a training; the rest goes into validations and saves.
 
@@ -45,16 +44,14 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     pairs = 2 * settings.tokens_per_update // length + 1
     shard = random.integers(4, vocab_size, 2 * pairs * length, dtype=np.uint32), np.arange(2 * pairs + 1, dtype=np.int64) * length
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), [np.arange(1, pairs + 1)])
-    no_scores = {settings.best_by: 0.0}
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
-        short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
-        trainer = Trainer(model, split, short, rank, NullDirectory(), Observer(), lambda: no_scores, lambda: False)
+        short = settings.model_copy(update={"updates": 4, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
+        trainer = Trainer(model, split, short, rank, NullDirectory(), Observer(), lambda: {settings.best_by: 0.0}, lambda: False)
         for _ in ("warm-up, which also makes kernels", "measured"):
             trainer.progress = Progress()
             progress = trainer.run()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # Nothing on a CPU.
     return progress.target_tokens / progress.seconds
 
 

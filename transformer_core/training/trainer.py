@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -59,14 +59,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         model, split, settings, rank = self.model, self.split, self.settings, self.rank
-        self._plan = BatchPlan(
-            split.source.lengths,
-            split.target.lengths,
-            settings.tokens_per_update,
-            settings.tokens_per_microbatch,
-            settings.seed,
-            mix_of(settings, split),
-        )
+        lengths = split.source.lengths, split.target.lengths
+        self._plan = BatchPlan(*lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed, mix_of(settings, split))
         ops = prepare_for_training(model, rank.device, settings.precision, settings.passes)
         budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
         self._captured_budget = budget if ops.captures else None
@@ -105,10 +99,8 @@ class Trainer:
         if state is None:
             return False
         if state["progress"]["update"] > self.settings.updates:
-            raise configuration_error(
-                f"train.updates: {self.settings.updates:,}, but this training is saved after update {state['progress']['update']:,}",
-                "Raise it, or start anew: transformer-core states --remove NAME",
-            )
+            fault = f"train.updates: {self.settings.updates:,}, but this training is saved after update {state['progress']['update']:,}"
+            raise configuration_error(fault, "Raise it, or start anew: transformer-core states --remove NAME")
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
         self._window = LogWindow(**state["interval"])
@@ -298,11 +290,7 @@ class Trainer:
         self.progress.seconds, self._clock_began = self._seconds(), now
         self._window.seconds = now - self._window_began
         if self.rank.index == 0:
-            state: dict[str, Any] = {
-                "progress": asdict(self.progress),
-                "interval": asdict(self._window),
-                "observer": self.observer.state(),
-            }
+            state = {"progress": asdict(self.progress), "interval": asdict(self._window), "observer": self.observer.state()}
             self.directory.save(self.progress.update, self._updater.state() | state, last)
 
     def _wait_for_writes(self) -> None:

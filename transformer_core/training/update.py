@@ -84,9 +84,8 @@ class Updater:
 
     def __post_init__(self) -> None:
         model, settings, rank, ops = self.model, self.settings, self.rank, self.ops
-        self._optimizer = torch.optim.Adam(
-            model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
-        )
+        betas = settings.adam_beta1, settings.adam_beta2
+        self._optimizer = torch.optim.Adam(model.parameters(), betas=betas, eps=settings.adam_epsilon, fused=True)
         # Small gradients would underflow in fp16; in any other precision it does nothing.
         self._scaler = torch.amp.GradScaler(rank.device.type, init_scale=2.0**13, enabled=ops.low == torch.float16)
         self.scales = self._scaler.is_enabled()

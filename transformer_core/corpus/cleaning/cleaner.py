@@ -91,7 +91,7 @@ def clean_corpus(
     of_pairs = {split: _DirectionOfPairs((directions or {}).get(split) or [(source, target, 0)]) for split in ("train", *held_out)}
     sides = _evaluation_sides(folder, {split: of_pairs[split] for split in held_out}, source, target, tags)
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
-        sides[target] = replace(sides[target], scripts=sides[source].scripts | sides[target].scripts)
+        sides[target] = sides[target]._replace(scripts=sides[source].scripts | sides[target].scripts)
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags))
     train = _Train(folder, work, scored or {}, part_of_rule or {})

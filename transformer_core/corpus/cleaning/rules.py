@@ -5,10 +5,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,7 @@ _NO_LANGUAGE = "zxx"
 Rule = Callable[[Pair[str], tuple[int, int]], bool]
 
 
-@dataclass(frozen=True)
-class EvaluationSide:
+class EvaluationSide(NamedTuple):
     """One side of validation and test: its language, its sentences, case-folded, and the scripts of its letters."""
 
     language: str

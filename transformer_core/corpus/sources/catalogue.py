@@ -2,19 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, NonNegativeInt, TypeAdapter
 
 from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
-from transformer_core.schema import Count, Language, Name, NonNegativeInt, Section, combined_error, validate_document
+from transformer_core.schema import Count, Language, Name, Section, combined_error, validate_document
 from transformer_core.tasks import SOURCES, TARGETS, TREES
 from transformer_core.yaml_io import read_yaml
 
@@ -186,8 +185,7 @@ def _directions(names: list[str], languages: list[str]) -> list[tuple[str, str]]
     return [(left, right) for name in names for left, right in permutations(languages, 2) if name == f"{left}-{right}"]
 
 
-@dataclass(frozen=True)
-class FoundEntry:
+class FoundEntry(NamedTuple):
     entry: Entry
     path: Path
 
@@ -239,10 +237,8 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
     if entry.directions and {TREES, SOURCES, TARGETS} & {*entry.languages}:
         yield configuration_error(f"{path}: directions: are only for languages of text, got {', '.join(entry.languages)}")
     if len(_directions(entry.directions, entry.languages)) < len(entry.directions):
-        languages = ", ".join(entry.languages)
-        yield configuration_error(
-            f"{path}: directions: must be such as en-de of the languages {languages}, got {', '.join(entry.directions)}"
-        )
+        fault = f"must be such as en-de of the languages {', '.join(entry.languages)}, got {', '.join(entry.directions)}"
+        yield configuration_error(f"{path}: directions: {fault}")
     if entry.temperature != 1 and not entry.directions:
         yield configuration_error(f"{path}: temperature: is only for entries with directions")
     if alone and entry.tests:
@@ -269,9 +265,8 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
             continue
         missing = () if entry.directions else set(entry.languages) - set(of_language)
         if missing or set(of_language) - set(entry.languages):
-            yield configuration_error(
-                f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
-            )
+            fault = f"must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
+            yield configuration_error(f"{where}.{kind}: {fault}")
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:

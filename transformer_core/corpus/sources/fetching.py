@@ -18,8 +18,7 @@ MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
 _SCRATCH = ".unpacked-"  # Temporary folders, beside the folders that corpora name.
 
 
-@dataclass(frozen=True)
-class Sum:
+class Sum(NamedTuple):
     """The expected sum of a file in hexadecimal, and the place where it is given, for messages."""
 
     digest: str
@@ -170,8 +169,6 @@ def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
         with path.open("rb") as file:
             found = sha256 if expected.algorithm == "sha256" else hashlib.file_digest(file, expected.algorithm).hexdigest()
         if found != expected.digest:
-            raise UserError(
-                f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}",
-                f"The file was changed or damaged: get it again, or correct the sum in {expected.given_in}.",
-            )
+            remedy = f"The file was changed or damaged: get it again, or correct the sum in {expected.given_in}."
+            raise UserError(f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}", remedy)
     return Fetched(path, sha256)

@@ -4,7 +4,6 @@ from collections import Counter
 from contextlib import ExitStack
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Literal
 
 from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
@@ -34,13 +33,11 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     origins: list[Origin] = []
     lines: dict[str, list[_Lines]] = {}
     for split, parts in splits.items():
-        opened = [(part, _opened(*part)) for part in parts if not part[0].translated]
-        lines[split] = _write_split(reader, split, opened, folder, origins)
+        lines[split] = _write_split(reader, split, [part for part in parts if not part[0].translated], folder, origins)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     if by_model:
-        opened = [(part, _opened(*part, teachers)) for part in by_model]
-        lines["train"] += _write_split(reader, "train", opened, folder, origins, "ab")
+        lines["train"] += _write_split(reader, "train", by_model, folder, origins, teachers)
     _write_weights(lines["train"], entry.temperature, folder / PAIR_WEIGHTS)
     if any(source.name for _, source, _ in lines["train"]):
         names = (repeat(source.name or UNNAMED_PART, pairs) for _, source, pairs in lines["train"])
@@ -72,7 +69,7 @@ def _splits(reader: SourceReader) -> dict[str, list[_Part]]:
     return found
 
 
-def _opened(source: Source, reader: SourceReader, teachers: Teachers | None = None) -> OpenedSource:
+def _opened(source: Source, reader: SourceReader, teachers: Teachers | None) -> OpenedSource:
     """Open a source, with its tags before each source sentence."""
     if source.translated:
         assert teachers is not None
@@ -93,17 +90,13 @@ def _record(folder: Path, split: str, direction: tuple[str, str], lines: list[_L
 
 
 def _write_split(
-    reader: SourceReader,
-    split: str,
-    opened: list[tuple[_Part, OpenedSource]],
-    folder: Path,
-    origins: list[Origin],
-    mode: Literal["wb", "ab"] = "wb",
+    reader: SourceReader, split: str, parts: list[_Part], folder: Path, origins: list[Origin], teachers: Teachers | None = None
 ) -> list[_Lines]:
-    """Write or append opened sources to a split, add their origins, and return what lines they became."""
+    """Open sources, append them to a split, add their origins, and return what lines they became."""
     found: list[_Lines] = []
+    opened = [(part, _opened(*part, teachers)) for part in parts]
     with ExitStack() as stack:
-        files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
+        files = [stack.enter_context((folder / f"{split}.{language}").open("ab")) for language in reader.direction]
         for (source, part), content in opened:
             origins += [{"split": split, **origin} for origin in content.origins]
             pairs = 0

@@ -9,7 +9,7 @@ from glob import glob
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_core.corpus.sources.archives import unpack
 from transformer_core.corpus.sources.catalogue import Address, FoundEntry, LocalFile, Part, Source
@@ -21,8 +21,7 @@ from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.tasks import TARGETS, TREES, tag_of, task_of
 
 
-@dataclass(frozen=True)
-class OpenedSource:
+class OpenedSource(NamedTuple):
     """The pairs of a source as bytes, which can be read once; and names and sums of its files, the same on every machine."""
 
     pairs: Iterator[Pair[bytes]]
@@ -60,10 +59,8 @@ class SourceReader:
             return [replace(self, source=source, target=target, tagged=True) for source, target in entry.directions_of(wanted)]
         if not entry.directions:
             return [self]
-        serves = wanted.direction in (None, "-".join(self.direction)) and {*self.direction} <= {
-            *(wanted.files or wanted.https or self.direction)
-        }
-        return [self] if serves else []
+        has_both = {*self.direction} <= {*(wanted.files or wanted.https or self.direction)}
+        return [self] if has_both and wanted.direction in (None, "-".join(self.direction)) else []
 
     def tags_of(self, wanted: Source) -> list[str]:
         """Return what stands before each source sentence of a source in this direction."""
@@ -187,9 +184,8 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[A
         raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
-        raise configuration_error(
-            f"{where}: has a format that this program does not read", "Fetch it with mtdata and name the files in the entry."
-        )
+        remedy = "Fetch it with mtdata and name the files in the entry."
+        raise configuration_error(f"{where}: has a format that this program does not read", remedy)
     if len(entry.did.langs) != 2:
         raise configuration_error(f"{where}: has one language", f"Name its file with https: {urls[0]}")
     try:

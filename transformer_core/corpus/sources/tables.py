@@ -162,9 +162,8 @@ def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
                 width = width or len(cells)
                 if len(cells) != width:
                     fault = f"{path}:{number}: {len(cells)} columns, where the first row has {width}"
-                    raise UserError(
-                        fault, "Put a cell that holds the delimiter into quotes. A text of one language needs the other's file."
-                    )
+                    remedy = "Put a cell that holds the delimiter into quotes. A text of one language needs the other's file."
+                    raise UserError(fault, remedy)
                 yield number, cells
     except csv.Error as error:
         raise UserError(f"{path}:{number + 1}: not valid CSV ({error})", "Double each quote inside a quoted cell.") from None

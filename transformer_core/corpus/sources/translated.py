@@ -39,10 +39,6 @@ class TranslatedSource:
     wanted: Translated
     reader: SourceReader
 
-    @property
-    def language(self) -> str:
-        return self.reader.source if self.wanted.side == "target" else self.reader.target
-
     @cached_property
     def text(self) -> SourceReader:
         """The reader of the other entry. If that has one language, both sides of a pair are the same text.
@@ -52,7 +48,8 @@ class TranslatedSource:
         found = find_entry(self.wanted.corpus, named_in=f"{self.reader.found.path}: translated.corpus")
         languages = self.reader.direction
         if not set(languages) <= set(found.entry.languages):
-            languages = self.language, self.language
+            language = self.reader.source if self.wanted.side == "target" else self.reader.target
+            languages = language, language
             if self.wanted.pick == "nearest":
                 fault = f"{self.reader.found.path}: translated.pick: nearest needs both sides, and {found.path} has one"
                 raise configuration_error(fault, "Set pick: best.")

@@ -1,11 +1,10 @@
 """Binarizing: cleaned text becomes shards of token ids, in several processes and bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from transformer_core.processes import in_order, workers_for
 PAIRS_PER_SHARD = 1 << 19
 
 
-@dataclass(frozen=True)
-class EncodedPairs:
+class EncodedPairs(NamedTuple):
     """Consecutive pairs as token ids.
 
     Attributes:

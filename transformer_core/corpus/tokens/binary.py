@@ -6,8 +6,6 @@ NNNNN.lines.npy the number of each pair's line in the text.
 Beside the shards, parts.npy has the number of each pair's part if sources of the corpus have names; meta.json has the names.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of
-from transformer_core.schema import NonNegativeInt, PositiveInt, Section, check_document
+from transformer_core.schema import PositiveInt, Section, check_document
 
 META = "meta.json"
 PARTS = "parts.npy"
@@ -103,7 +101,7 @@ class Pairs:
         """(2, pairs) number of tokens of each source and target, eos included."""
         return np.array([[*map(len, self.sources)], [*map(len, self.targets)]], np.int64)
 
-    def take(self, rows: NDArray[np.int64]) -> Pairs:
+    def take(self, rows: NDArray[np.int64]) -> "Pairs":
         """Select pairs by their indices."""
         return Pairs(self.numbers[rows], *([side[row] for row in rows.tolist()] for side in (self.sources, self.targets)))
 

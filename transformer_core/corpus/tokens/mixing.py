@@ -1,7 +1,7 @@
 """Mixes: in each stage of a training, an epoch draws pairs of the corpus' parts in proportion to weights (`train.mix`)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.errors import configuration_error
 
 
-@dataclass(frozen=True)
-class Mix:
+class Mix(NamedTuple):
     """The stages of a training.
 
     Attributes:

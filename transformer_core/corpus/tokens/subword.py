@@ -1,7 +1,5 @@
 """The joint subword vocabulary (paper 5.1: byte-pair encoding shared by source and target), with SentencePiece."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -53,7 +51,7 @@ class Subword:
     target: sentencepiece.SentencePieceProcessor | None = None
 
     @classmethod
-    def load(cls, path: Path, remedy: str = "Make it with: dvc repro bpe") -> Subword:
+    def load(cls, path: Path, remedy: str = "Make it with: dvc repro bpe") -> "Subword":
         """Read a model file. Raises `UserError` (65) with this remedy: no such file, or not a SentencePiece model with our special ids."""
         try:
             model = path.read_bytes()
@@ -76,7 +74,7 @@ class Subword:
         return int(self.processor.get_piece_size()) if self.target is None else int(self._model.trainer_spec.vocab_size)
 
     @property
-    def of_target(self) -> Subword:
+    def of_target(self) -> "Subword":
         """The vocabulary as it reads text of the target language."""
         return self if self.target is None else replace(self, processor=self.target)
 
@@ -316,10 +314,8 @@ def _wrong_vocabulary(error: RuntimeError, settings: Bpe) -> UserError:
     if most := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return configuration_error(f"{where}: this corpus allows at most {most[1]}, got {settings.vocab_size}", "Lower it or add text.")
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return configuration_error(
-            f"{where}: the characters of this corpus need at least {least[1]}, got {settings.vocab_size}",
-            "Raise it or lower bpe.character_coverage, at least 0.98.",
-        )
+        fault = f"{where}: the characters of this corpus need at least {least[1]}, got {settings.vocab_size}"
+        return configuration_error(fault, "Raise it or lower bpe.character_coverage, at least 0.98.")
     if "!sentences_.empty()" in message:
         return UserError("the training text for the subword model is empty", "data/clean/report.json has the dropped pairs.")
     raise error

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from transformer_core.models.transformer import Transformer, TransformerState
 from transformer_core.models.translation import as_autocast
@@ -47,12 +48,8 @@ class GraphedTransformer:
         """Encode (B, S) sources, see `TranslationModel.start`."""
         return self.model.start(source, source_mask)
 
-    def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        """Decode (B*K,) newest tokens to (B*K, V) logits, see `TranslationModel.step`."""
-        return self.model.step(tokens, state)
-
-    def captured(self, search: Steps, state: TransformerState) -> Callable[[], None]:
-        """Return the steps of a search, which call its `step` or replay it."""
+    def captured(self, search: Any, state: Any) -> Callable[[], None]:
+        """Return the steps of a search (decoding/beam.py), which call its `step` or replay it."""
         return _Steps(self, search, state)
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
@@ -130,7 +127,7 @@ class _Steps:
         def run() -> None:
             search.step(self, state)
             for place, old in zip(places, before, strict=True):
-                for tensor, new in zip(_tensors(old), _tensors(getattr(*place)), strict=True):
+                for tensor, new in zip(tree_leaves(old), tree_leaves(getattr(*place)), strict=True):
                     tensor.copy_(new)
                 setattr(*place, old)
 
@@ -147,10 +144,6 @@ def _reserve(model: Transformer, state: TransformerState, positions: int) -> tup
     none = model.output_weight.new_zeros(count, model.d_model)
     encodings = none if model.target_positions is None else model.target_positions(0, count)  # As many as the model has learned.
     return slots, torch.full((1,), state.position - 1, device=device), encodings
-
-
-def _tensors(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def graphed(model: Any) -> Any:

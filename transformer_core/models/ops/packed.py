@@ -1,6 +1,5 @@
 """Sentences of a batch without padding, and attention within them: training on a GPU computes nothing else."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -16,11 +15,6 @@ AnyBatch = TypeVar("AnyBatch", bound=tuple[object, ...])
 def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
     """Return a batch with its tensors on a device; a copy from pinned memory is asynchronous."""
     return tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
-
-
-def pinned(batch: AnyBatch) -> AnyBatch:
-    """Return a batch with its tensors in pinned memory, from which a GPU copies asynchronously."""
-    return tree_map_only(Tensor, lambda tensor: tensor.pin_memory(), batch)
 
 
 class Packed(NamedTuple):
@@ -50,8 +44,7 @@ class PackedBatch(NamedTuple):
         return [*self.source[:3], *self.shifted[:3], self.targets]
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(NamedTuple):
     """What the packed sentences of queries see: the packed sentence of keys with the same number."""
 
     queries: Packed

@@ -91,13 +91,8 @@ class LowCopies:
     """
 
     def __init__(self, packed: PackedTransformer, dtype: torch.dtype) -> None:
-        named = {
-            f"{name}.{own}": weight
-            for name, module in packed.named_modules()
-            if isinstance(module, nn.Linear)
-            for own, weight in module.named_parameters()
-            if weight.requires_grad
-        }
+        linears = {name for name, module in packed.named_modules() if isinstance(module, nn.Linear)}
+        named = {name: weight for name, weight in packed.named_parameters() if weight.requires_grad and name.rpartition(".")[0] in linears}
         self.originals: list[Tensor] = list(named.values())
         self._packed = packed
         self._copies = {name: torch.empty_like(weight, dtype=dtype).requires_grad_() for name, weight in named.items()}
