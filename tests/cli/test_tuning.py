@@ -59,3 +59,10 @@ def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) ->
     assert not (place / "corpora/other.yaml").exists()
     assert (place / "params.yaml").read_bytes() == before
     assert not (place / "pretrained").exists()
+
+
+def test_a_corpus_of_three_languages_without_local_text_is_tuned_on_in_those_of_the_model(place: Path, call: Call) -> None:
+    done = call("data", "tune", "multi30k", "--from", "models/averaged", "--force")
+    assert (done.code, done.err) == (0, "")
+    assert "names 29,000 pairs of en and de; params.yaml trains on them" in done.out
+    assert load_params(place / "params.yaml").download.corpus == "multi30k"

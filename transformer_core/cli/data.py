@@ -81,7 +81,6 @@ def run_new(arguments: argparse.Namespace) -> int:
     else:
         entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)
-    (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
     if arguments.start:
         from transformer_core.tuning import settings  # Here, because a model's config needs torch.
@@ -103,19 +102,23 @@ def run_new(arguments: argparse.Namespace) -> int:
             recipes.write(written := recipes.for_entry(entry, short_training=True), PARAMS_FILE, force=True)
             updates = updates_within(arguments.minutes, load_params())
         recipes.write(recipes.with_updates(written, updates), PARAMS_FILE, force=True)
+    trained = load_params().download
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, 60)) for side in pair)}")
     for line in described(entry):
         print(line)
     try:
-        bleu_metric([], tokenizer_of(target))
+        bleu_metric([], tokenizer_of(trained.target))
     except UserError as error:  # Stage evaluate would end with it, after the training.
         print(error, file=sys.stderr)
     rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words is null." if unspaced else ""
     named = [file.path for sources in loaded.sources.values() for part in sources for file in (part.files or {}).values()]
     outside = next((path for path in named if Path(path).is_absolute()), None)
     moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""
-    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}")
+    pairs = f"{loaded.size.pairs:,} pairs" if loaded.size else "pairs"
+    print(
+        f"{entry} names {pairs} of {trained.source} and {trained.target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}"
+    )
     return 0
 
 

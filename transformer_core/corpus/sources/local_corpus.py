@@ -99,8 +99,8 @@ def new_entry(
 
 def languages_without_spaces(entry: Path) -> list[str]:
     """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show."""
-    sides = zip(*islice(training_pairs(entry), _LINES_LOOKED_AT), strict=True)
-    return [language for language, lines in zip(load_entry(entry).languages, sides, strict=True) if lacks_spaces(" ".join(lines))]
+    sides = zip(*islice(training_pairs(entry), _LINES_LOOKED_AT), strict=True)  # None without local text.
+    return [language for language, lines in zip(load_entry(entry).languages, sides, strict=False) if lacks_spaces(" ".join(lines))]
 
 
 def measured_strings(entry: Path) -> tuple[int, int, float]:
@@ -120,11 +120,11 @@ def measured_strings(entry: Path) -> tuple[int, int, float]:
 
 
 def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
-    """Yield the pairs of an entry's local training text, or of that of another split."""
+    """Yield the pairs of an entry's local training text, or of that of another split; of several languages those of the first two."""
     for source in load_entry(entry).sources[split]:
         if source.files:
-            left, right = (side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items())
-            for pair in file_pairs(left, right):
+            sides = [side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items()]
+            for pair in file_pairs(sides[0], sides[1]):
                 yield Pair(*(line.decode() for line in pair))
 
 
