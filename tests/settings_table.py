@@ -33,7 +33,10 @@ def _table(section: str) -> str:
 
 
 def _table_of_models() -> str:
-    presets = "; ".join(f"of {name} {_quoted(entry.presets)}" for name, entry in architectures().items())
+    alike: dict[str, list[str]] = {}
+    for name, entry in architectures().items():
+        alike.setdefault(_quoted(entry.presets), []).append(name)
+    presets = "; ".join(f"of {', '.join(names)} {quoted}" for quoted, names in alike.items())
     meanings = {
         "architecture": f"{_quoted(architectures())}; the first if it is not set",
         "preset": f"sizes that the other keys override: {presets}; of transformer also the rows of Table 3, as `table3/A-h1`",
@@ -42,8 +45,10 @@ def _table_of_models() -> str:
     for key in Model.model_fields:
         owners = [(name, found) for name, entry in architectures().items() for found in fields(entry.size) if found.name == key]
         meaning = meanings.get(key) or owners[0][1].metadata["words"]
-        names = ", ".join(name for name, _ in owners) if len(owners) < len(architectures()) else "all"
-        rows.append(f"`{key}` | {names or 'all'} | {meaning}")
+        of_all = not owners or len(owners) == len(architectures())
+        # A model with the keys of another has not them in its own class.
+        names = ["all"] if of_all else [name for name, _ in owners if key in architectures()[name].size.__annotations__]
+        rows.append(f"`{key}` | {', '.join(names)} | {meaning}")
     return "".join(f"{row}\n" for row in rows)
 
 

@@ -39,7 +39,7 @@ _FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _S
 
 def unsupported(size: ModelSize) -> str:
     """Return why CTranslate2 does not support a model of these sizes; empty if it does."""
-    if type(size) is not TransformerSize:
+    if not isinstance(size, TransformerSize) or size.architecture != TransformerSize.architecture:
         return f"CTranslate2 has no {size.architecture} model"
     exported = size.keys_that_are("exported")
     for key in fields(size):
