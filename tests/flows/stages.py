@@ -8,7 +8,6 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
-import pytest
 import torch
 
 from flows.process.runner import run_here, run_stage
@@ -41,19 +40,18 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def stage_here(name: str, body: Callable[[Params], str] | None = None, environment: Mapping[str, str] | None = None) -> Ended:
-    """Run a stage of the repository, or a body of the test's own; signal handlers and threads are put back."""
+def stage_here(name: str, body: Callable[[Params], str] | None = None, code: int | None = None) -> Ended:
+    """Run a stage of the repository, or a body of the test's own, which must end with `code`; signal handlers and threads are put back."""
     body = body or import_module(f"flows.stages.{name}").run
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     threads = torch.get_num_threads()
     out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for variable, value in (environment or {}).items():
-            patch.setenv(variable, value)
+    with redirect_stdout(out), redirect_stderr(err):
         try:
-            code = run_stage(name, partial(run_here, name, body))
+            found = run_stage(name, partial(run_here, name, body))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             torch.set_num_threads(threads)
-    return Ended(code, out.getvalue(), err.getvalue())
+    assert code in (None, found), err.getvalue()
+    return Ended(found, out.getvalue(), err.getvalue())

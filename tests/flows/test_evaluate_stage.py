@@ -48,10 +48,8 @@ def lay_out(root: Path) -> None:
     for name in ("valid", "test"):
         write_pairs(root / f"data/raw/{name}.en", root / f"data/raw/{name}.de", zip(SOURCE, TARGET, strict=True))
         write_lines(root / f"results/decode/{name}.hyp", HYPOTHESES)
-    write(
-        root / "results/training/updates.csv",
-        "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
-    )
+    updates = "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n"
+    write(root / "results/training/updates.csv", updates)
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: tiny"))
     put_model(Transformer(SIZE, VOCAB), root)
@@ -108,8 +106,8 @@ def test_the_gain_over_the_model_that_the_training_started_from_is_in_table_scor
     write_lines(here / "results/decode/start/test.hyp", ["Ein Mann.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."])
     text = (here / "params.yaml").read_text(encoding="utf-8").replace("init_from:\n", "init_from: first\n")  # Of bpe and train.
     write(here / "params.yaml", text)
-    done = stage_here("evaluate")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = stage_here("evaluate", code=0)
+    assert done.stderr == ""
     gain = read_json(SCORES)["gains"]["test"]
     assert gain["low"] < gain["gain"] == round(66.97 - gain["before"], 2) < gain["high"]
     shown = next(" ".join(line.split()) for line in done.stdout.split("\n") if "+" in line)
@@ -127,8 +125,8 @@ def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
         splits["test_more"] = splits["test"]
         write_json(here / name, document)
 
-    done = stage_here("evaluate")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = stage_here("evaluate", code=0)
+    assert done.stderr == ""
     table = done.stdout.split("\n")
     assert [line.split()[:2] for line in table[1:4]] == [["valid", "66.97"], ["test", "66.97"], ["test_more", "100.00"]]
     assert table[4].endswith(", 3 lines of test, 3 lines of test_more")
@@ -152,8 +150,7 @@ def test_a_command_adds_comet_to_scores_metrics_report_and_record(here: Path) ->
     command = write_checkpoint(here / "metric.pt")
     set_params(evaluate={"comet": command})
     write_lines(here / "results/decode/valid.hyp", TARGET)
-    done = stage_here("evaluate")
-    assert done.returncode == 0, done.stderr
+    done = stage_here("evaluate", code=0)
     scores = read_json(SCORES)
     # The metric of a translation that equals its reference is 1; one of the three of test does.
     assert scores["valid"]["comet"] == 100
