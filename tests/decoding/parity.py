@@ -12,8 +12,8 @@ from torch.nn import functional
 from tests.models.on_disk import VOCAB
 from transformer_core.corpus.tokens import subword
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
-from transformer_core.decoding.beam import Search, length_penalty
-from transformer_core.decoding.hypotheses import Finished
+from transformer_core.decoding.beam import Search, beam_search, length_penalty
+from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
@@ -61,6 +61,12 @@ def forced_log_probabilities(model: TranslationModel, source: Sequence[int], out
     tokens, shifted = torch.tensor([source], device=device), torch.tensor([[BOS, *output[:-1]]], device=device)
     log_probabilities = model.project(model(tokens, tokens != PAD, shifted)).log_softmax(dim=-1)[0]
     return log_probabilities.gather(1, torch.tensor(output, device=device)[:, None])[:, 0]
+
+
+def searched(model: StepModel, sources: Rows, settings: Search, prefixes: Rows | None = None) -> list[list[Finished]]:
+    """The outputs of our own search, in one batch."""
+    source = padded(sources)
+    return beam_search(model, source, source != PAD, settings, None if prefixes is None else padded(prefixes))
 
 
 def made_up_pairs(count: int, seed: int) -> Iterator[tuple[list[int], list[int]]]:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.decoding.parity import forced_log_probabilities, made_up_pairs, padded
+from tests.decoding.parity import forced_log_probabilities, made_up_pairs, searched
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding import beam as beam_module
-from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.hypotheses import Finished, StepModel, logsumexp, top_logits
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.hypotheses import logsumexp, top_logits
 from transformer_core.decoding.translator import Ensemble
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -54,11 +54,6 @@ class ScriptedModel:
         return 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
 
 
-def search(model: StepModel, sources: list[list[int]], settings: Search, prefixes: list[list[int]] | None = None) -> list[list[Finished]]:
-    source = padded(sources)
-    return beam_search(model, source, source > 0, settings, None if prefixes is None else padded(prefixes))
-
-
 def brute_force(model: ScriptedModel, max_length: int, penalty: Callable[[int], float]) -> list[tuple[float, list[int]]]:
     """All outputs up to a length with their scores, best first."""
     scored = []
@@ -85,7 +80,7 @@ PENALTIES: dict[Penalty, Callable[[int, float], float]] = {
 def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alpha: float, penalty: Penalty) -> None:
     max_length = 4  # 1 + 3 + 9 + 27 outputs
     model = ScriptedModel(seed)
-    found = search(model, [[4, EOS]], Search(beam=40, alpha=alpha, penalty=penalty, max_extra=max_length - 1))[0]
+    found = searched(model, [[4, EOS]], Search(beam=40, alpha=alpha, penalty=penalty, max_extra=max_length - 1))[0]
     score, output = brute_force(model, max_length, lambda length: PENALTIES[penalty](length, alpha))[0]
     assert found[0].tokens == output
     assert found[0].score == pytest.approx(score, abs=1e-9)
@@ -125,7 +120,7 @@ def test_a_narrow_beam_is_the_search_as_one_writes_it_down(beam: int, patience: 
     ends = set()
     for seed in range(12):
         model = ScriptedModel(seed)
-        found = search(model, [[4, 4, EOS]], settings)[0]
+        found = searched(model, [[4, 4, EOS]], settings)[0]
         wanted = plain_beam_search(model, 10, settings)
         assert [output.tokens for output in found] == [output for _, output in wanted]
         assert [output.score for output in found] == pytest.approx([score for score, _ in wanted], abs=1e-9)
@@ -143,7 +138,7 @@ def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, mon
     forbid[list(WORDS[1:])] = -torch.inf
     plain = model.logits
     model.logits = lambda prefix: plain(prefix) + forbid  # type: ignore[method-assign]
-    found = search(model, [[4, 4, 4, EOS]], Search(beam=2, alpha=alpha, max_extra=9))[0]
+    found = searched(model, [[4, 4, 4, EOS]], Search(beam=2, alpha=alpha, max_extra=9))[0]
     scores = []
     for length in range(1, 13):
         output = [*[WORDS[0]] * (length - 1), EOS]
@@ -156,14 +151,14 @@ def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, mon
 def test_each_entry_of_an_nbest_list_is_that_of_a_search_that_is_never_stopped(model: Transformer, beam: int, alpha: float) -> None:
     sources = random_sources(400, seed=1)
     settings = Search(beam, alpha, max_extra=12, nbest=beam)
-    found = search(model, sources, settings)
+    found = searched(model, sources, settings)
     # One more than there is room for is never proved, so this search goes on to the maximum length.
-    unstopped = search(model, sources, replace(settings, nbest=beam + 1))
+    unstopped = searched(model, sources, replace(settings, nbest=beam + 1))
     assert [len(ranked) for ranked in found] == [beam] * 400
     for ranked, every in zip(found, unstopped, strict=True):
         assert [output.tokens for output in ranked] == [output.tokens for output in every]
         assert [output.score for output in ranked] == pytest.approx([output.score for output in every], abs=1e-9)
-    best = search(model, sources, replace(settings, nbest=1))
+    best = searched(model, sources, replace(settings, nbest=1))
     assert [ranked[0].tokens for ranked in best] == [ranked[0].tokens for ranked in found]
     if alpha < 1:  # With more, the longest outputs are the best, and every search goes to the end.
         assert any(len(ranked) < beam or ranked[-1].tokens != every[-1].tokens for ranked, every in zip(best, found, strict=True))
@@ -193,7 +188,7 @@ def test_a_beam_of_one_is_greedy_decoding_whatever_the_penalty(model: Transforme
                 logits = model.project(model(source, source > 0, torch.tensor([[BOS, *output]])))[0, -1]
                 logits[:3] = -torch.inf
                 output.append(int(logits.argmax()) if len(output) + 1 < max_length else EOS)
-        assert search(model, [tokens], replace(BEAM, beam=1, alpha=alpha))[0][0].tokens == output
+        assert searched(model, [tokens], replace(BEAM, beam=1, alpha=alpha))[0][0].tokens == output
 
 
 @pytest.mark.parametrize("patience", [None, 1.0, 2.0])
@@ -201,14 +196,14 @@ def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: floa
     model, steps = ScriptedModel(1), list[int]()
     step = model.step
     monkeypatch.setattr(model, "step", lambda tokens, state: steps.append(len(tokens)) or step(tokens, state))
-    (output,) = search(model, [[4, EOS]], Search(beam=1, max_extra=100, patience=patience))[0]
+    (output,) = searched(model, [[4, EOS]], Search(beam=1, max_extra=100, patience=patience))[0]
     assert steps == [1] * len(output.tokens)
     assert len(output.tokens) < 50
 
 
 def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
     tokens = random_sources(1, seed=9)[0]
-    best = search(model, [tokens], BEAM)[0][0]
+    best = searched(model, [tokens], BEAM)[0][0]
     forced = forced_log_probabilities(model, tokens, best.tokens).sum().item()
     assert best.log_probability == pytest.approx(forced, abs=1e-9)
     assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
@@ -217,30 +212,30 @@ def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: 
 def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_on(model: Transformer) -> None:
     sources = random_sources(6, seed=10)
     prefixes = [[7, 8], [], [9], [4, 4, 4, 4], [5], []]
-    together = search(model, sources, BEAM, prefixes)
+    together = searched(model, sources, BEAM, prefixes)
     for tokens, prefix, outputs in zip(sources, prefixes, together, strict=True):
         assert all(output.tokens[: len(prefix)] == prefix for output in outputs)
-        assert outputs[0].tokens == search(model, [tokens], BEAM, [prefix])[0][0].tokens
+        assert outputs[0].tokens == searched(model, [tokens], BEAM, [prefix])[0][0].tokens
         forced = forced_log_probabilities(model, tokens, outputs[0].tokens).sum().item()
         assert outputs[0].log_probability == pytest.approx(forced, abs=1e-9)
-    free = search(model, sources, BEAM)
+    free = searched(model, sources, BEAM)
     assert [together[row][0].tokens for row in (1, 5)] == [free[row][0].tokens for row in (1, 5)]
 
 
 def test_a_prefix_may_hold_the_unknown_token_and_be_longer_than_an_output(model: Transformer) -> None:
-    outputs = search(model, [[5, EOS], [6, EOS]], BEAM, [[UNK, 7], []])
+    outputs = searched(model, [[5, EOS], [6, EOS]], BEAM, [[UNK, 7], []])
     assert outputs[0][0].tokens[:2] == [UNK, 7]
     assert math.isfinite(outputs[0][0].log_probability)
     assert UNK not in outputs[0][0].tokens[2:] + outputs[1][0].tokens
     longer = [4] * 20  # Than an output may be.
-    assert search(model, [[5, EOS]], BEAM, [longer])[0][0].tokens == [*longer, EOS]
+    assert searched(model, [[5, EOS]], BEAM, [longer])[0][0].tokens == [*longer, EOS]
 
 
 def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> None:
     torch.manual_seed(12)
     other = Transformer(SIZE, 40).double().eval()
     sources = random_sources(8, seed=12)
-    for tokens, outputs in zip(sources, search(Ensemble([model, other]), sources, BEAM), strict=True):
+    for tokens, outputs in zip(sources, searched(Ensemble([model, other]), sources, BEAM), strict=True):
         for output in outputs:
             steps = torch.stack([forced_log_probabilities(part, tokens, output.tokens) for part in (model, other)]).exp().mean(dim=0).log()
             assert output.log_probability == pytest.approx(steps.sum().item(), abs=1e-9)
@@ -248,7 +243,7 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> No
 
 def test_a_penalty_beyond_float32_leaves_no_sentence_without_output(model: Transformer) -> None:
     sources = random_sources(4, seed=3)
-    assert all(search(model.float(), sources, replace(BEAM, alpha=200.0, penalty="power")))
+    assert all(searched(model.float(), sources, replace(BEAM, alpha=200.0, penalty="power")))
 
 
 @given(st.integers(1, 5), st.integers(4, 2_000), st.integers(1, 12), st.integers(1, 10_000), st.integers(0, 999))

@@ -13,15 +13,15 @@ import pytest
 import sentencepiece
 import torch
 
-from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, padded
+from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, searched
 from tests.models.on_disk import SMALL, VOCAB, translations, with_drawn_norms, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.baselines.sizes import RecurrentSize
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
-from transformer_core.corpus.tokens.subword import EOS, PAD
+from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding import ctranslate2_engine as engine_module
-from transformer_core.decoding.beam import Search, beam_search, length_penalty
+from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.ctranslate2_export import export_model
 from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose_engine, load_engine, translated
@@ -35,7 +35,7 @@ SIZE = TransformerSize(layers=2, d_model=24, d_ff=40, heads=4, d_k=6, d_v=6, dro
 MAX_EXTRA = 10
 THEIRS = Search(4, 0.6, "power", max_extra=MAX_EXTRA, patience=1)
 POWER = Search(4, 0.6, "power", max_extra=20, patience=1)
-SOURCES = [source for source, _ in made_up_pairs(50, seed=5)]
+SOURCES, MANY = ([source for source, _ in made_up_pairs(count, seed)] for count, seed in ((50, 5), (200, 1_000)))
 
 
 @pytest.fixture(autouse=True)
@@ -61,16 +61,6 @@ def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def engine(directory: Path) -> CTranslate2Engine:
     return CTranslate2Engine.load(directory, 2)
-
-
-@pytest.fixture(scope="module")
-def sources() -> list[list[int]]:
-    return [source for source, _ in made_up_pairs(200, seed=1_000)]
-
-
-def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[list[Finished]]:
-    tokens = padded(sources)
-    return beam_search(model, tokens, tokens != PAD, settings)
 
 
 def search(
@@ -133,28 +123,28 @@ def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOn
 @pytest.mark.parametrize("alpha", [0.3, 0.6, 1.0])
 @pytest.mark.parametrize("penalty", ["power", "wu"])
 def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties_and_with_the_proved_stop_theirs_or_better(
-    beam: int, alpha: float, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+    beam: int, alpha: float, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine
 ) -> None:
     """Both keep the same live hypotheses. With the proved stop ours cannot miss what theirs finds, which ends fewer and stops earlier."""
     settings = replace(THEIRS, beam=beam, alpha=alpha, penalty=penalty)
-    theirs = search(engine, sources, settings)
-    found = differences(model, sources, ours(model, sources, settings), theirs, settings)
+    theirs = search(engine, MANY, settings)
+    found = differences(model, MANY, searched(model, MANY, settings), theirs, settings)
     assert {*found} <= {"tie", "theirs is cut"}
-    assert len(found) < len(sources) / 10
+    assert len(found) < len(MANY) / 10
     if penalty == "power":
         proved = replace(settings, alpha=alpha if alpha > 0.3 else 0.0, patience=None)
-        assert "theirs is better" not in differences(model, sources, ours(model, sources, proved), search(engine, sources, proved), proved)
+        assert "theirs is better" not in differences(model, MANY, searched(model, MANY, proved), search(engine, MANY, proved), proved)
 
 
 @pytest.mark.parametrize("scored", [True, False])
 @pytest.mark.parametrize("max_extra", [1, MAX_EXTRA])
 def test_greedy_outputs_equal_ours_but_for_ties_and_end_at_the_max_length_as_ours_do(
-    max_extra: int, scored: bool, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+    max_extra: int, scored: bool, model: WordsOnly, engine: CTranslate2Engine
 ) -> None:
     settings = Search(beam=1, max_extra=max_extra)
-    mine, theirs = ours(model, sources, settings), search(engine, sources, settings, scored=scored)
-    assert {*differences(model, sources, mine, theirs, settings)} <= {"tie"}
-    assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
+    mine, theirs = searched(model, MANY, settings), search(engine, MANY, settings, scored=scored)
+    assert {*differences(model, MANY, mine, theirs, settings)} <= {"tie"}
+    assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(MANY, theirs, strict=True))
     assert len({tuple(output.tokens) for output, *_ in theirs}) > 100  # Or equality would say little.
 
 
@@ -167,16 +157,14 @@ def test_outputs_that_do_not_end_are_cut_at_the_max_length_of_their_own_sentence
         settings = Search(beam, 0.6, "power", max_extra=5)
         found = search(engine, sources, settings, scored=scored)
         assert [{len(output.tokens) for output in outputs} for outputs in found] == [{length + 5} for length in lengths]
-        assert beam > 1 or [output.tokens for (output,) in found] == [output.tokens for (output,) in ours(model, sources, settings)]
+        assert beam > 1 or [output.tokens for (output,) in found] == [output.tokens for (output,) in searched(model, sources, settings)]
 
 
 @pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3), (4, 0.1)])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_without_scores_the_best_output_is_the_same(
-    beam: int, patience: float | None, alpha: float, engine: CTranslate2Engine, sources: list[list[int]]
-) -> None:
+def test_without_scores_the_best_output_is_the_same(beam: int, patience: float | None, alpha: float, engine: CTranslate2Engine) -> None:
     settings = Search(beam, alpha, "power", max_extra=2, patience=patience)
-    scored, alone = (search(engine, sources, settings, scored=scored) for scored in (True, False))
+    scored, alone = (search(engine, MANY, settings, scored=scored) for scored in (True, False))
     assert [outputs[0].tokens for outputs in scored] == [outputs[0].tokens for outputs in alone]
     assert all(len(outputs) == 1 for outputs in alone)
 
@@ -184,10 +172,10 @@ def test_without_scores_the_best_output_is_the_same(
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("penalty", ["power", "wu"])
 def test_scores_are_log_probabilities_given_no_special_token_over_the_length_penalty(
-    beam: int, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+    beam: int, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine
 ) -> None:
     settings = replace(THEIRS, beam=beam, penalty=penalty)
-    for source, outputs in zip(sources[:40], search(engine, sources[:40], settings), strict=True):
+    for source, outputs in zip(MANY[:40], search(engine, MANY[:40], settings), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
         for output in outputs:
             found = [output.tokens]
@@ -218,21 +206,21 @@ def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) 
         search(engine, [[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50))
 
 
-def test_more_threads_change_no_bit(engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
-    assert search(load(model, tmp_path, threads=1), sources, THEIRS, 64) == search(engine, sources, THEIRS, 64)
+def test_more_threads_change_no_bit(engine: CTranslate2Engine, model: WordsOnly, tmp_path: Path) -> None:
+    assert search(load(model, tmp_path, threads=1), MANY, THEIRS, 64) == search(engine, MANY, THEIRS, 64)
 
 
-def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]], tmp_path: Path) -> None:
+def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2Engine, tmp_path: Path) -> None:
     greedy = replace(THEIRS, beam=1)
     eight_bits = CTranslate2Engine.load(write_model(model, tmp_path / "model"), 2, "int8")
-    pairs = list(zip(search(eight_bits, sources, greedy, 512), search(engine, sources, greedy, 512), strict=True))
+    pairs = list(zip(search(eight_bits, MANY, greedy, 512), search(engine, MANY, greedy, 512), strict=True))
     assert any(ours[0].score != theirs[0].score for ours, theirs in pairs)
     # A model of this size has many near ties: on a CPU with VNNI 90% stay, on one without it, whose sums saturate, 30%. Of a wrong model
     # nearly none would.
     assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.2 * len(pairs)
 
 
-def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(sources: list[list[int]], tmp_path: Path) -> None:
+def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(tmp_path: Path) -> None:
     """A batch of one: CTranslate2 unites the shortlists of a batch."""
     directory = write_model(drawn(), tmp_path / "model")
     rows = [[other for other in (token + 1, token + 2) if EOS < other < VOCAB] if token > EOS else [] for token in range(VOCAB)]
@@ -241,7 +229,7 @@ def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(sources: list[
     theirs = CTranslate2Engine.load(directory, 1, shortlist=True)
     ours = Translator.load(directory, device=torch.device("cpu"), shortlist=True)
     greedy = Search(1, 0.0, "power", max_extra=MAX_EXTRA)
-    chosen = [source for source in sources[:60] if len(source) > 1]
+    chosen = [source for source in MANY[:60] if len(source) > 1]
     found = [theirs.begin([source], greedy, 4096, scored=False)()[0][0].text for source in chosen]
     wanted = [ours.translate_tokens([source], greedy)[0][0].text for source in chosen]
     without = [hypotheses[0].text for hypotheses in CTranslate2Engine.load(directory, 1).begin(chosen, greedy, 4096, scored=False)()]

@@ -1,13 +1,14 @@
 """A translation depends on its sentence alone: the same in float64, up to ties in float32, nearly always in bf16."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoding.parity import WordsOnly, differences, learnt, made_up_pairs, padded
+from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
 from transformer_core.config import Precision
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
@@ -19,17 +20,11 @@ SEARCH = Search(4, 0.6, "power", max_extra=6)
 SOURCES = [source for source, _ in made_up_pairs(120, seed=2_000)]
 
 
-@pytest.fixture(scope="module")
-def weights(model: WordsOnly) -> dict[str, torch.Tensor]:
-    return model.state_dict()
-
-
-def model_of(weights: dict[str, torch.Tensor], precision: Precision) -> WordsOnly:
-    """As `load_for_decoding` makes it."""
-    model = learnt(updates=0)
-    model.load_state_dict(weights)
-    prepare_for_decoding(model.to(low_precision(model.device, precision) or weights_dtype(precision)))
-    return model
+def prepared(model: WordsOnly, precision: Precision) -> WordsOnly:
+    """A copy as `load_for_decoding` makes it."""
+    made = deepcopy(model).to(low_precision(model.device, precision) or weights_dtype(precision))
+    prepare_for_decoding(made)
+    return made
 
 
 def translated(model: WordsOnly, numbers: Sequence[int], batch: int, padding: int = 0) -> dict[int, list[Finished]]:
@@ -43,8 +38,8 @@ def translated(model: WordsOnly, numbers: Sequence[int], batch: int, padding: in
 
 
 @pytest.fixture(scope="module")
-def double(weights: dict[str, torch.Tensor]) -> WordsOnly:
-    return model_of(weights, "float64")
+def double(model: WordsOnly) -> WordsOnly:
+    return prepared(model, "float64")
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +59,8 @@ def test_in_float64_batch_order_and_padding_change_no_output(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_in_float32_they_change_ties_alone_and_in_bf16_nearly_all_stay(weights: dict[str, torch.Tensor], precision: Precision) -> None:
-    model, numbers = model_of(weights, precision), range(len(SOURCES))
+def test_in_float32_they_change_ties_alone_and_in_bf16_nearly_all_stay(model: WordsOnly, precision: Precision) -> None:
+    model, numbers = prepared(model, precision), range(len(SOURCES))
     together = translated(model, numbers[::-1], batch=50, padding=3)
     pairs = [(translated(model, [number], batch=1)[number], together[number]) for number in numbers]
     if precision == "float32":

@@ -1,4 +1,4 @@
-"""Forced decoding against a softmax by hand, beam search, and itself in other batches; of every architecture."""
+"""Forced decoding against a softmax of all logits, beam search, and itself in other batches; of every architecture."""
 
 import math
 from unittest.mock import Mock
@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decoding.parity import forced_log_probabilities
 from tests.models.test_architectures import SIZES as EVERY
 from tests.models.test_architectures import VOCAB, built
-from transformer_core.corpus.tokens.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import score_tokens
@@ -30,20 +31,9 @@ def model(request: pytest.FixtureRequest) -> TranslationModel:
     return built(request.param)
 
 
-def by_hand(model: TranslationModel, source: list[int], target: list[int]) -> list[float]:
-    """Each token's exponential over the sum of all V exponentials."""
-    read, found = torch.tensor([source]), []
-    with torch.no_grad():
-        for place, token in enumerate(target):
-            before = torch.tensor([[BOS, *target[:place]]])
-            exponentials = model.project(model(read, read > 0, before))[0, -1].exp()
-            found.append(math.log(exponentials[token] / exponentials.sum()))
-    return found
-
-
 def test_a_token_has_the_logarithm_of_its_softmax_over_the_whole_vocabulary(model: TranslationModel) -> None:
     for source, target, found in zip(SOURCES, TARGETS, score_tokens(model, SOURCES, TARGETS, 16), strict=True):
-        assert found == pytest.approx(by_hand(model, source, target), abs=1e-10)
+        assert found == pytest.approx(forced_log_probabilities(model, source, target).tolist(), abs=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
