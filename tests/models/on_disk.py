@@ -37,14 +37,9 @@ def write_model(
     """
     vocabulary = directory.parent / "spm.model"
     subword = learnt_subword(text, vocabulary, vocab_size=len(model.output_weight), **settings)
-    config = ModelConfig(
-        model=model.size,  # type: ignore[arg-type]
-        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-        source="en",
-        target=target,
-        training=training,
-        decode=decode,
-    )
+    size: Any = model.size
+    named = Vocabulary(size=subword.vocab_size, hash=subword.hash)
+    config = ModelConfig(model=size, vocabulary=named, source="en", target=target, training=training, decode=decode)
     save_model(directory, dict(model.state_dict()), config, vocabulary)
     return directory
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,26 +29,29 @@ def weight(layer: torch.nn.Module) -> Tensor:
     return length * direction / direction.norm(dim=1, keepdim=True)
 
 
+def begun(**settings: Any) -> tuple[Any, Any, Tensor]:
+    """A recurrent model of one layer, its state before it decodes, and the memory of its source, `tokens(1, 5)`."""
+    model, source = built(RecurrentSize(layers=1, d_model=8, dropout=0.1, **settings)), tokens(1, 5)
+    state = model.start(source, source > 0)
+    return model, state, state.memory[0]
+
+
+def additive_energies(attention: AdditiveAttention, state: Tensor, memory: Tensor) -> Tensor:
+    inner = [torch.tanh(attention.of_state.weight @ state + attention.of_memory.weight @ position) for position in memory]
+    return torch.stack([attention.energy.weight[0] @ one for one in inner])
+
+
 @pytest.mark.parametrize("kind", ["additive", "dot"])
+@torch.no_grad()
 def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(kind: str) -> None:
-    model = built(RecurrentSize(layers=1, d_model=8, dropout=0.1, attention=kind))  # type: ignore[arg-type]
-    source = tokens(1, 5)
-    with torch.no_grad():
-        state = model.start(source, source > 0)
-        memory = state.memory[0]
-        ((before, cell),) = state.hidden
-        energies = []
-        for position in memory:
-            if isinstance(model.attention, AdditiveAttention):
-                inner = torch.tanh(model.attention.of_state.weight @ before[0] + model.attention.of_memory.weight @ position)
-                energies.append(model.attention.energy.weight[0] @ inner)
-            else:
-                energies.append(before[0] @ position)
-        context = torch.stack(energies).softmax(dim=0) @ memory
-        read = torch.cat((model.embedding.weight[7] * math.sqrt(8), context))
-        after, _ = model.decoder[0](read, (before[0], cell[0]))
-        combined = torch.tanh(model.combine(torch.cat((after, context))))
-        assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
+    model, state, memory = begun(attention=kind)
+    ((before, cell),) = state.hidden
+    energies = additive_energies(model.attention, before[0], memory) if kind == "additive" else memory @ before[0]
+    context = energies.softmax(dim=0) @ memory
+    read = torch.cat((model.embedding.weight[7] * math.sqrt(8), context))
+    after, _ = model.decoder[0](read, (before[0], cell[0]))
+    combined = torch.tanh(model.combine(torch.cat((after, context))))
+    assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
 
 
 def maxout(layer: torch.nn.Module, *read: Tensor) -> Tensor:
@@ -55,60 +59,47 @@ def maxout(layer: torch.nn.Module, *read: Tensor) -> Tensor:
     return torch.stack([torch.maximum(pairs[2 * row], pairs[2 * row + 1]) for row in range(len(pairs) // 2)])
 
 
+@torch.no_grad()
 def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
-    model = built(RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="bahdanau", cell="gru"))
-    source = tokens(1, 5)
-    with torch.no_grad():
-        state = model.start(source, source > 0)
-        memory = state.memory[0]  # A row is the forward state, then the backward state, of half the width each.
-        s = torch.tanh(model.initial[0](memory[0, 4:]))
-        for token in (7, 9):
-            energies = [
-                model.attention.energy.weight[0] @ torch.tanh(model.attention.of_state.weight @ s + model.attention.of_memory.weight @ h)
-                for h in memory
-            ]
-            context = torch.stack(energies).softmax(dim=0) @ memory
-            embedded = model.embedding.weight[token] * math.sqrt(8)
-            wanted = model.embedding.weight @ maxout(model.combine, s, embedded, context)
-            s = model.decoder[0](torch.cat((embedded, context)), s)
-            assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
+    # A row of the memory is the forward state, then the backward state, of half the width each.
+    model, state, memory = begun(decoder="bahdanau", cell="gru")
+    s = torch.tanh(model.initial[0](memory[0, 4:]))
+    for token in (7, 9):
+        context = additive_energies(model.attention, s, memory).softmax(dim=0) @ memory
+        embedded = model.embedding.weight[token] * math.sqrt(8)
+        wanted = model.embedding.weight @ maxout(model.combine, s, embedded, context)
+        s = model.decoder[0](torch.cat((embedded, context)), s)
+        assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
 
 
+@torch.no_grad()
 def test_two_steps_of_luongs_decoder_attend_with_the_new_state_and_feed_the_attentional_state() -> None:
-    size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False)
-    model = built(size)
-    source = tokens(1, 5)
-    with torch.no_grad():
-        state = model.start(source, source > 0)
-        memory = state.memory[0]
-        ((first, cell),) = ((h[0], c[0]) for h, c in state.hidden)  # type: ignore[misc]
-        assert torch.equal(first, memory[-1])
-        h, attentional = first, torch.zeros(8, dtype=torch.float64)
-        for token in (7, 9):
-            h, cell = model.decoder[0](torch.cat((model.embedding.weight[token] * math.sqrt(8), attentional)), (h, cell))
-            context = (memory @ h).softmax(dim=0) @ memory
-            attentional = torch.tanh(model.combine(torch.cat((context, h))))
-            assert torch.allclose(model.step(torch.tensor([token]), state)[0], model.embedding.weight @ attentional, atol=1e-12)
+    model, state, memory = begun(decoder="luong", attention="dot", bidirectional=False)
+    ((first, cell),) = ((h[0], c[0]) for h, c in state.hidden)
+    assert torch.equal(first, memory[-1])
+    h, attentional = first, torch.zeros(8, dtype=torch.float64)
+    for token in (7, 9):
+        h, cell = model.decoder[0](torch.cat((model.embedding.weight[token] * math.sqrt(8), attentional)), (h, cell))
+        context = (memory @ h).softmax(dim=0) @ memory
+        attentional = torch.tanh(model.combine(torch.cat((context, h))))
+        assert torch.allclose(model.step(torch.tensor([token]), state)[0], model.embedding.weight @ attentional, atol=1e-12)
 
 
+@torch.no_grad()
 def test_two_steps_of_chos_decoder_read_the_fixed_vector_each_time() -> None:
-    size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="cho", cell="gru", attention="none", bidirectional=False)
-    model = built(size)
-    source = tokens(1, 5)
-    with torch.no_grad():
-        h = torch.zeros(8, dtype=torch.float64)
-        encoder = torch.nn.GRUCell(8, 8).double()
-        encoder.load_state_dict({name.removesuffix("_l0"): value for name, value in model.encoder.state_dict().items()})
-        for token in source[0]:
-            h = encoder(model.embedding.weight[token] * math.sqrt(8), h)
-        context = torch.tanh(model.summary(h))
-        h = torch.tanh(model.initial[0](context))
-        state = model.start(source, source > 0)
-        for token in (7, 9):
-            embedded = model.embedding.weight[token] * math.sqrt(8)
-            h = model.decoder[0](torch.cat((embedded, context)), h)
-            wanted = model.embedding.weight @ maxout(model.combine, h, embedded, context)
-            assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
+    model, state, _ = begun(decoder="cho", cell="gru", attention="none", bidirectional=False)
+    h = torch.zeros(8, dtype=torch.float64)
+    encoder = torch.nn.GRUCell(8, 8).double()
+    encoder.load_state_dict({name.removesuffix("_l0"): value for name, value in model.encoder.state_dict().items()})
+    for token in tokens(1, 5)[0]:
+        h = encoder(model.embedding.weight[token] * math.sqrt(8), h)
+    context = torch.tanh(model.summary(h))
+    h = torch.tanh(model.initial[0](context))
+    for token in (7, 9):
+        embedded = model.embedding.weight[token] * math.sqrt(8)
+        h = model.decoder[0](torch.cat((embedded, context)), h)
+        wanted = model.embedding.weight @ maxout(model.combine, h, embedded, context)
+        assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize("attention", ["none", "additive"])

@@ -17,6 +17,13 @@ from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 
 SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.1)
+LUONG = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False)
+SIZES: dict[str, ModelSize] = {
+    "transformer": SIZE,
+    "recurrent": replace(LUONG, reverse_source=True),
+    "convolutional": ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
+    "without positions": replace(SIZE, positions="none"),
+}
 
 
 @pytest.fixture
@@ -32,16 +39,7 @@ def refusal(directory: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        SIZE,
-        RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True),
-        ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
-        replace(SIZE, positions="none"),
-    ],
-    ids=["transformer", "recurrent", "convolutional", "without positions"],
-)
+@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
 def test_a_saved_model_comes_back_as_it_was(size: ModelSize, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build(size, VOCAB).eval()
