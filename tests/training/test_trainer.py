@@ -533,8 +533,7 @@ def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_s
     for most in (1, 256):
         monkeypatch.setattr(graphs_module, "_MOST_GRAPHS", most)
         captured.clear()
-        seed_everything(SETTINGS.seed, 0, 0)
-        model = Transformer(STILL, VOCAB)
+        model = build(size=STILL)
         trainer = trainer_of(model, split, tmp_path / str(most), OF_SHAPES)
         trainer.check_memory()
         shapes = {batch.shape for batch in captured}
@@ -620,6 +619,9 @@ def processes(_isolated: None) -> ForkServerContext:
     return context
 
 
+TOO_MANY = "78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it"
+
+
 def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path: Path, ends: str) -> None:
     """Train with 700 MB more than at the start; it ends as "fits", or with exit code, number of updates and message of the error."""
     # An update is an epoch, with all its micro-batches; the third goes on while the state after the second is written.
@@ -640,13 +642,7 @@ def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path
 
 @pytest.mark.slow  # about 10 s: two processes
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on a process's memory")
-@pytest.mark.parametrize(
-    ("tokens", "ends"),
-    [
-        (4000, "78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it"),
-        (100, "fits"),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "ends"), [(4000, TOO_MANY), (100, "fits")])
 def test_memory_runs_out_at_the_start_or_never(data: Path, tmp_path: Path, processes: ForkServerContext, tokens: int, ends: str) -> None:
     run_ranks(processes, 1, train_in_little_memory, data, tokens, tmp_path, ends)
 
@@ -690,7 +686,7 @@ def train_to_be_killed(data: Path, path: Path, saves: int) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_kill_in_a_save_costs_that_save_alone(data: Path, split: BinarizedSplit, tmp_path: Path, processes: ForkServerContext) -> None:
-    straight, again, path = build(), build(), tmp_path / "killed"
+    straight, path = build(), tmp_path / "killed"
     trainer_of(straight, split, tmp_path / "straight", SAVING).run()
     for saves, whole in ((2, [2]), (3, [6, 4])):
         process = processes.Process(target=train_to_be_killed, args=(data, path, saves), daemon=True)
@@ -698,11 +694,10 @@ def test_a_kill_in_a_save_costs_that_save_alone(data: Path, split: BinarizedSpli
         process.join()
         assert process.exitcode == -signal.SIGKILL
         assert [update_of(file) for file in state_files(path)] == whole
-    trainer = trainer_of(again, split, path, SAVING)
-    assert trainer.resume()
+    trainer = resumed(split, path, SAVING)
     assert trainer.progress.update == 6
     trainer.run()
-    assert torch.equal(weights(straight), weights(again))
+    assert torch.equal(weights(straight), weights(trainer.model))
     assert not list(path.glob(".*.new"))
 
 

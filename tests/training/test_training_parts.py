@@ -31,20 +31,7 @@ from transformer_core.presets import TransformerSize
 from transformer_core.tasks import TRANSLATION
 from transformer_core.training import checkpoint, validation
 from transformer_core.training import loss as loss_module
-from transformer_core.training.checkpoint import (
-    TRAINING_LOCK,
-    StateDirectory,
-    average,
-    best_updates,
-    checkpoint_files,
-    remove_training,
-    state_files,
-    state_of,
-    state_root,
-    stopped_trainings,
-    update_of,
-    validations_since_best,
-)
+from transformer_core.training.checkpoint import StateDirectory, average, best_updates, checkpoint_files, state_files, update_of
 from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.start import new_model, take_over
@@ -106,11 +93,11 @@ def test_the_cross_entropy_of_a_large_vocabulary_does_not_overflow_in_fp16(devic
 
 def test_a_training_has_a_fingerprints_name_whatever_lies_beside_it(tmp_path: Path) -> None:
     """`states --remove all` removes what is found; $TRANSFORMER_STATE may be a folder with other things in it."""
-    ours, root = state_of("0123456789abcdef" * 4, tmp_path), state_root(tmp_path)
+    ours, root = checkpoint.state_of("0123456789abcdef" * 4, tmp_path), checkpoint.state_root(tmp_path)
     for folder in (ours, root / "fairseq", root / "0123456789abcdef.old", root / "0123456789ABCDEF"):
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "state-00000001.pt").touch()
-    assert stopped_trainings(root) == [ours]
+    assert checkpoint.stopped_trainings(root) == [ours]
 
 
 def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
@@ -194,8 +181,8 @@ def test_the_best_validations_are_those_of_the_measure() -> None:
     assert best_updates(scores, "bleu", 3) == [200, 400, 300]
     assert best_updates(scores, "accuracy", 1) == [200]
     assert best_updates(scores, "nll", 2) == best_updates(scores, "perplexity", 2) == [100, 300]
-    assert [validations_since_best(scores, measure) for measure in ("bleu", "nll")] == [2, 3]
-    assert validations_since_best({}, "bleu") == 0
+    assert [checkpoint.validations_since_best(scores, measure) for measure in ("bleu", "nll")] == [2, 3]
+    assert checkpoint.validations_since_best({}, "bleu") == 0
     broken = {50: math.nan, 100: 3.0, 200: math.nan, 300: 2.0}
     assert best_updates(broken, "nll", 2) == [300, 100]
     assert best_updates(broken, "bleu", 2) == [100, 300]
@@ -319,10 +306,10 @@ def test_a_writer_whose_lock_was_lost_writes_nothing_after_another_has_begun(tmp
 
 def test_the_state_of_a_training_that_runs_is_not_removed(tmp_path: Path) -> None:
     state = tmp_path / "0123456789abcdef"
-    with locked(state / TRAINING_LOCK, "this training"), refused(69, "this training is running"):
-        remove_training(state)
+    with locked(state / checkpoint.TRAINING_LOCK, "this training"), refused(69, "this training is running"):
+        checkpoint.remove_training(state)
     assert state.exists()
-    remove_training(state)
+    checkpoint.remove_training(state)
     assert not list(tmp_path.iterdir())
 
 
