@@ -18,7 +18,7 @@ class Quiet(BaseHTTPRequestHandler):
     def reply(self, status: int = 200, body: bytes = b"", **headers: str) -> None:
         """Answer; an underscore in the name of a header stands for a hyphen."""
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content_Length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)

@@ -41,12 +41,9 @@ def files_source(stem: str, **settings: Any) -> Source:
     return Source(files={language: LocalFile(path=f"{stem}.{language}") for language in ("en", "de")}, **settings)
 
 
-def reader_of(
-    folder: Path, train: Source, valid: Source | None = None, test: Source | None = None, target: str = "de", **fetching: Any
-) -> SourceReader:
-    """Read the entry `tiny` in a folder from English to `target`; without others, valid and test have the source of train."""
-    splits = [[train], [valid or train], [test or train]]
-    parts, languages = Splits(**dict(zip(SPLITS, splits, strict=True))), ["en", target]
+def reader_of(folder: Path, train: Source, held_out: Source | None = None, target: str = "de", **fetching: Any) -> SourceReader:
+    """Read the entry `tiny` in a folder from English to `target`; without another, valid and test have the source of train."""
+    parts, languages = Splits(train=[train], valid=[held_out or train], test=[held_out or train]), ["en", target]
     entry = Entry(name="tiny", languages=languages, licence="CC0", note="Copy it there.", splits=parts)
     return SourceReader(FoundEntry(entry, folder / "tiny.yaml"), "en", target, Fetcher("tiny", folder / "downloads", **fetching))
 

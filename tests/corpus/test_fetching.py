@@ -2,7 +2,7 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,28 +52,18 @@ def site() -> Iterator[Site]:
             served.requests.append(self.path)
             fault = served.faults.pop(0) if served.faults else 200
             if isinstance(fault, str) and fault.startswith("redirect"):
-                return self.answer(302, {"Location": fault.removeprefix("redirect").strip() or "/elsewhere/train.en"})
+                return self.reply(302, Location=fault.removeprefix("redirect").strip() or "/elsewhere/train.en")
             wanted = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
             served.asked_from.append(wanted)
             start = wanted if served.ranges and self.headers.get("If-Range") == served.mark else 0
             body = served.content[start : start + 1_000] if fault == "less" else served.content[start:]
             status, part = (206, f"{start}-{start + len(body) - 1}") if body else (416, "*")
-            headers = {"ETag": served.mark, "Content-Encoding": served.encoding, "Content-Length": str(len(body))}
-            if start:
-                headers["Content-Range"] = f"bytes {part}/{len(served.content)}"
-            self.answer(fault if isinstance(fault, int) and fault != 200 else status if start else 200, headers)
-            half = len(body) // 2
+            of_part = f"bytes {part}/{len(served.content)}" if start else None
+            headers = {"ETag": served.mark, "Content_Encoding": served.encoding, "Content_Range": of_part, "Content_Length": str(len(body))}
+            code = fault if isinstance(fault, int) and fault != 200 else status if start else 200
+            sent = body[: len(body) // 2] if fault == "truncate" else body
             with suppress(BrokenPipeError):  # Of an answer like 503 nobody reads the body.
-                self.wfile.write(body[:half])
-                if fault != "truncate":
-                    self.wfile.write(body[half:])
-
-        def answer(self, status: int, headers: Mapping[str, str | None]) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                if value is not None:
-                    self.send_header(name, value)
-            self.end_headers()
+                self.reply(code, sent, **{name: value for name, value in headers.items() if value is not None})
 
     with serving(Handler) as host:
         served.address = f"http://{host}/data/train.en"

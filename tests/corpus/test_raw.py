@@ -24,7 +24,7 @@ TRAIN, OTHER = files_source("train"), files_source("other")
 def test_the_manifest_has_the_files_their_sums_and_their_origins_one_source_after_the_other(tmp_path: Path) -> None:
     for name, pairs in (("train", [("a", "b"), ("c", "d")]), ("other", [("x", "y")])):
         write_pairs(tmp_path / f"{name}.en", tmp_path / f"{name}.de", pairs)
-    reader = reader_of(tmp_path, TRAIN, OTHER, OTHER)
+    reader = reader_of(tmp_path, TRAIN, OTHER)
     reader.found.entry.splits.train.append(OTHER)
     manifest, splits = written_raw(reader, tmp_path / "raw")
     assert splits == {"train": [("a", "b"), ("c", "d"), ("x", "y")], "valid": [("x", "y")], "test": [("x", "y")]}
