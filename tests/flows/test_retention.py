@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from transformer_core.files import WORKTREES, locked, write_text
 
 DVC_YAML = "stages: {one: {cmd: cp in.txt one.txt, deps: [in.txt], outs: [one.txt]}}"
 STATE = Path(".state/0123456789abcdef")
+Program = Callable[[str, str], None]
 
 
 @pytest.fixture
@@ -108,12 +110,10 @@ def test_what_a_process_uses_and_what_a_recent_run_has_made_stays() -> None:
 
 @pytest.mark.usefixtures("repository")
 def test_the_status_names_what_runs_where_and_how_far_it_is(
-    mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, program: Program
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    write_text(tmp_path / "nvidia-smi", '#!/bin/sh\nprintf "0, GPU-a\\n1, GPU-b\\n"\n')
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\n"')
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     status.main([])
     nothing = "runs:\n  none\ntrainings:\n  none\nnot in MLflow:\n  none\nGPUs:\n  GPU-a: free\n  GPU-b: free\n"
@@ -127,11 +127,8 @@ def test_the_status_names_what_runs_where_and_how_far_it_is(
     with subprocess.Popen([sys.executable, "-c", holds, str(tmp_path / "transformer-gpu-GPU-b.lock")], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with (
-            locked(Path(".state/locks/train"), "stage train"),
-            locked(STATE / "lock", "this training"),
-            locked(records() / "lock", "sender"),
-        ):
+        stage, sender = Path(".state/locks/train"), records() / "lock"
+        with locked(stage, "stage train"), locked(STATE / "lock", "this training"), locked(sender, "sender"):
             status.main([])
         other.kill()
     lines = capsys.readouterr().out.splitlines()
