@@ -18,14 +18,12 @@ from transformer_core.config import Params
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
 # Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files; the
 # registry of tasks (which names a length for the validations of stage train, and the main score).
+CORE = ("compressed", "config", "errors", "files", "places", "processes", "project", "schema", "tasks", "yaml_io")
 NO_RESULT = {
     "flows/places/ranks.py",
     *(f"flows/process/{name}.py" for name in ("child", "energy", "exits", "gpus", "notices", "paths", "progress", "runner", "signals")),
     *(f"flows/record/{name}.py" for name in ("alarms", "costs", "documents", "finished", "lineage", "run", "sending", "server", "usage")),
-    *(
-        f"transformer_core/{name}.py"
-        for name in ("compressed", "config", "errors", "files", "places", "processes", "project", "schema", "tasks", "yaml_io")
-    ),
+    *(f"transformer_core/{name}.py" for name in CORE),
     "transformer_core/corpus/cleaning/report.py",
     "transformer_core/corpus/sources/manifest.py",
     "transformer_core/training/store.py",
@@ -33,10 +31,7 @@ NO_RESULT = {
 # Imported when needed: the served model's code by MLflow, and what the registry of tasks names.
 LATER = {
     "flows/record/served_model.py",
-    "transformer_core/evaluation/bleu.py",
-    "transformer_core/evaluation/metrics.py",
-    "transformer_core/evaluation/moses_bleu.py",
-    "transformer_core/evaluation/significance.py",
+    *(f"transformer_core/evaluation/{name}.py" for name in ("bleu", "metrics", "moses_bleu", "significance")),
     "transformer_core/baselines",
     "transformer_core/parsing",
     *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "task", "trees", "valid_trees")),

@@ -20,10 +20,8 @@ ONE: Pairs = [([4, 3], [5, 3])]
 
 def write(folder: Path, pairs: Pairs, vocab_size: int = 10, max_tokens: int | None = None, pairs_in_part: int = 7) -> Meta:
     """The folder of a split of these pairs."""
-    parts = [
-        EncodedPairs.of(*zip(*pairs[start : start + pairs_in_part], strict=True), start + 1, vocab_size, max_tokens)
-        for start in range(0, len(pairs), pairs_in_part)
-    ]
+    cut = [(start + 1, pairs[start : start + pairs_in_part]) for start in range(0, len(pairs), pairs_in_part)]
+    parts = [EncodedPairs.of(*zip(*part, strict=True), first, vocab_size, max_tokens) for first, part in cut]
     return write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=vocab_size, source="en", target="de")
 
 

@@ -83,9 +83,8 @@ def test_a_tag_before_each_source_sentence_names_its_target_and_each_direction_h
         *((f"<2en> <web> {left}", right) for left, right in zip(TEXTS["s.ru"], TEXTS["s.en"], strict=True)),
     ]
     assert [*manifest.splits] == ["train", "valid", "test", "test_en-de", "test_de-en"]
-    assert list(read_pairs(Path("raw/test_de-en.sources"), Path("raw/test_de-en.targets"))) == [
-        (f"<2en> {left}", right) for left, right in zip(TEXTS["v.de"], TEXTS["v.en"], strict=True)
-    ]
+    turned = [(f"<2en> {left}", right) for left, right in zip(TEXTS["v.de"], TEXTS["v.en"], strict=True)]
+    assert list(read_pairs(Path("raw/test_de-en.sources"), Path("raw/test_de-en.targets"))) == turned
     assert manifest.splits["train"].directions == [("en", "de", 4), ("de", "en", 4), ("ru", "en", 2)]
     check_tags(reader(), TAGS)
     with refused(78, r"corpora/talk.yaml: tags that are not in bpe.user_symbols: <2de>, <2en>"):

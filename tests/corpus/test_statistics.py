@@ -16,9 +16,8 @@ def text(pairs: int, seed: int, words: int = 6, first: int = 0) -> list[Pair[str
 def test_the_pairs_that_cleaning_will_drop_are_counted_by_rule() -> None:
     kept, valid = text(50, 1), text(5, 2)
     again = [kept[0], Pair(f" {kept[1].source}", kept[1].target)]
-    line, nearest, further, _ = describe(
-        [*kept, Pair("", "empty"), Pair("copy", "copy"), Pair(valid[0].source.upper(), "new"), *again], {"valid": valid}
-    )
+    train = [*kept, Pair("", "empty"), Pair("copy", "copy"), Pair(valid[0].source.upper(), "new"), *again]
+    line, nearest, further, _ = describe(train, {"valid": valid})
     assert "50 of 55 pairs looked at are left (1 empty, 1 copies, 1 also in valid or test, 2 duplicates); 6 and 6 words" in line
     assert "captions (part of Multi30k), 2,900 pairs, 11 words a sentence, each word 10.3 times: 20.9 BLEU" in nearest
     assert "a start from a model of another pair" in further

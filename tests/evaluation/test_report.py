@@ -97,8 +97,7 @@ def a_report() -> Report:
             "training": {"fingerprint": "training-fingerprint", "updates": 1200, "target_tokens": 4_668_000, "seconds": 252.0},
             "averaged": 5,
         },
-        parameters=3_412_992,
-        settings={"bpe": {"vocab_size": 2000, "init_from": None}, "train": {"updates": 1200, "warmup": 400}},
+        parameters=3_412_992, settings={"bpe": {"vocab_size": 2000, "init_from": None}, "train": {"updates": 1200, "warmup": 400}},
         seconds={"download": None, "train": 252.0, "decode": 3.0},
         decoding={
             "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6, "made": "2026-01-31", "machine": "AMD EPYC",
@@ -111,10 +110,7 @@ def a_report() -> Report:
         by_length=scores_by_length(SCORING, SOURCES, HYPOTHESES, REFERENCES),
         examples=choose_examples(SCORING.sentence_scores(HYPOTHESES, REFERENCES), RIGHT, 3),
         sentence_scores=SCORING.sentence_scores(HYPOTHESES, REFERENCES),
-        right=RIGHT,
-        sources=SOURCES,
-        references=REFERENCES,
-        hypotheses=HYPOTHESES,
+        right=RIGHT, sources=SOURCES, references=REFERENCES, hypotheses=HYPOTHESES,
         attention=Attended(1, a_sentence(["▁Two", "▁dog", "s", "</s>"], ["▁Zwei", "▁Hunde", "</s>"])),
         lineage=Lineage({"git_commit": "0123456789ab", "torch": "2.13.0"}, {"device": "8 x cuda"}, {"data/raw": "raw-hash.dir"}),
     )  # fmt: skip
@@ -136,19 +132,12 @@ def attacked(report: Report) -> Report:
     """The report with a hostile text in every place that data can fill."""
     manifest = {**report.manifest, "corpus": ATTACK, "licence": ATTACK, "origin": [{"url": ATTACK}]}
     cleaning = {**report.cleaning, "examples": {"too_long": [[ATTACK, ATTACK]]}}
-    return replace(
-        report,
-        manifest=manifest,
-        cleaning=cleaning,
-        by_length=[GroupScore(ATTACK, 1, 1.0)],
-        sources=[ATTACK] * 3,
-        references=[ATTACK] * 3,
-        hypotheses=[f"x {ATTACK}"] * 3,
-        settings={"download": {"corpus": ATTACK}},
-        decoding={**report.decoding, "machine": ATTACK},
-        attention=Attended(0, a_sentence([f"▁{tag}" for tag in ("<b>", "</svg>", "&amp;")], ["<i>", "</s>"])),
-        lineage=Lineage({"git_commit": ATTACK}, {"device": ATTACK}, {ATTACK: "hash"}),
-    )
+    run: Any = {"settings": {"download": {"corpus": ATTACK}}, "decoding": {**report.decoding, "machine": ATTACK}}
+    texts: Any = {"sources": [ATTACK] * 3, "references": [ATTACK] * 3, "hypotheses": [f"x {ATTACK}"] * 3}
+    attended = Attended(0, a_sentence([f"▁{tag}" for tag in ("<b>", "</svg>", "&amp;")], ["<i>", "</s>"]))
+    lineage, groups = Lineage({"git_commit": ATTACK}, {"device": ATTACK}, {ATTACK: "hash"}), [GroupScore(ATTACK, 1, 1.0)]
+    shown = replace(report, manifest=manifest, cleaning=cleaning, by_length=groups, attention=attended, lineage=lineage)
+    return replace(shown, **run, **texts)
 
 
 def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
@@ -295,15 +284,9 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
     """Also with texts that have no place to break; Chromium logs no error."""
     long = "Donau" * 60
     pieces = [f"▁{long}", *"bcdefghijklmnopqrstuvw", "</s>"]
-    report = replace(
-        a_report(),
-        manifest={**a_report().manifest, "corpus": long},
-        sources=[long] * 3,
-        hypotheses=[long, "שלום עולם", ""],
-        settings={"train": {long: long}},
-        by_length=[GroupScore(long, 1, 0.0)],
-        attention=Attended(0, a_sentence(pieces, pieces)),
-    )
+    texts: Any = {"sources": [long] * 3, "hypotheses": [long, "שלום עולם", ""], "settings": {"train": {long: long}}}
+    named, attended = {**a_report().manifest, "corpus": long}, Attended(0, a_sentence(pieces, pieces))
+    report = replace(a_report(), manifest=named, by_length=[GroupScore(long, 1, 0.0)], attention=attended, **texts)
     (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
     options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]

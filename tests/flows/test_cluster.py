@@ -38,9 +38,7 @@ def test_everything_is_deployed_and_nothing_starts_by_itself(prefect: SyncPrefec
     assert prefect.read_deployment_by_name("stage/stage").work_pool_name == "local"
 
 
-def test_the_automation_for_lost_machines_is_demanded_and_watches_the_flows_of_this_project(
-    prefect: SyncPrefectClient, home: Clone
-) -> None:
+def test_the_automation_for_lost_machines_is_demanded_and_watches_this_projects_flows(prefect: SyncPrefectClient, home: Clone) -> None:
     assert "no automation ends runs without a heartbeat" in home.run("transformer-core", "doctor", "--cluster", code=69)
     (lost,) = read_yaml(ROOT / "flows/places/templates/automations.yaml")["automations"]
     made = prefect.read_automation(prefect.create_automation(AutomationCore.model_validate(lost)))

@@ -118,9 +118,7 @@ def test_the_champion_is_trained_further_with_the_settings_of_a_fine_tuning() ->
 @pytest.mark.slow
 @pytest.mark.prefect
 @pytest.mark.usefixtures("deployed")
-def test_a_changed_file_starts_a_run_and_a_change_while_it_runs_another_that_waits(
-    prefect: SyncPrefectClient, home: Clone, tmp_path: Path
-) -> None:
+def test_a_change_starts_a_run_and_one_while_it_runs_another_that_waits(prefect: SyncPrefectClient, home: Clone, tmp_path: Path) -> None:
     """About a minute: two runs up to stage clean, the first of which is held back."""
     deployment = prefect.read_deployment_by_name("pipeline/new-data")
     prefect.update_deployment(deployment.id, DeploymentUpdate(parameters={"last_stage": "clean"}))

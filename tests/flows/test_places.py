@@ -192,9 +192,7 @@ STATUS = [
 ]
 
 
-def test_the_jobs_of_kubernetes_are_asked_for_made_and_deleted(
-    settings: Settings, tmp_path: Path, program: Callable[[str, str], None]
-) -> None:
+def test_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Settings, tmp_path: Path, program: Callable[[str, str], None]) -> None:
     """No cluster is here: a program in the place of kubectl answers from a file, and notes what it was asked."""
     program("kubectl", f"""cd {tmp_path}; echo "$*" >> asked; [ -e away ] && {{ echo "Unable to connect" >&2; exit 1; }}
 [ $1 = get ] && cat answer; true""")  # fmt: skip

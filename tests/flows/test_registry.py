@@ -117,17 +117,14 @@ def test_a_decision_is_in_the_tags_and_the_description_and_breaks_no_line_in_a_s
     assert float(tags["rival_bleu_difference"]) == pytest.approx(corpus_bleu(with_faults(40), REFERENCES) - 100, abs=0.01)
     assert 0 < float(tags["rival_p_value"]) < 0.05
     cards = [card(NAME, decision, "a training", FIGURES, MANIFEST) for decision in decisions]
-    for text, said in zip(
-        cards,
-        (
-            "Became `champion` when it was published: the first version.",
-            "Became `champion` when it was published: significantly better than version 1, the best so far: +",
-            "Became `champion` when it was published: not significantly different from version 2, the best so far: -",
-            "No alias: significantly worse than version 2, the best so far: -",
-        ),
-        strict=True,
-    ):
-        assert text.startswith(f"BLEU 86.41 on 60 lines of test of tatoeba (`tok:13a`)\n\n{said}")
+    said = [
+        "Became `champion` when it was published: the first version.",
+        "Became `champion` when it was published: significantly better than version 1, the best so far: +",
+        "Became `champion` when it was published: not significantly different from version 2, the best so far: -",
+        "No alias: significantly worse than version 2, the best so far: -",
+    ]
+    for text, reason in zip(cards, said, strict=True):
+        assert text.startswith(f"BLEU 86.41 on 60 lines of test of tatoeba (`tok:13a`)\n\n{reason}")
     for text in (RULE, pipeline.description, stage.description, *(one.partition("```")[0] for one in cards)):
         assert text
         assert not re.search(r"[^\n|]\n[^\n|]", text), text

@@ -6,10 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -41,8 +40,7 @@ TEXTS = [" ".join(LINES[first : first + words]) for first in range(4) for words 
 SEARCHES: list[dict[str, Any]] = [{}, {"beam": 1}, {"beam": 2, "alpha": 1.0}, {"beam": 3, "penalty": "power", "max_extra": 5}]
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(NamedTuple):
     """A server of the registered model, and the translator of the same model."""
 
     url: str
@@ -148,18 +146,16 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
 
 
 UNSUPPORTED, GPU = configuration_error("not supported by the engine"), RuntimeError("CUDA error: unspecified launch failure")
+FAILURES: list[tuple[Exception, str, int, str]] = [
+    (MemoryError(), "torch", 503, "this server: out of memory. Send shorter lines"),  # To be tried again.
+    (GPU, "torch", 500, "the GPU failed"),
+    (UNSUPPORTED, "torch", 400, "not supported"),
+    (UNSUPPORTED, "ctranslate2", 400, "not supported"),
+    (UNSUPPORTED, "auto", 500, "not supported"),
+]
 
 
-@pytest.mark.parametrize(
-    ("error", "engine", "status", "said"),
-    [
-        (MemoryError(), "torch", 503, "this server: out of memory. Send shorter lines"),  # To be tried again.
-        (GPU, "torch", 500, "the GPU failed"),
-        (UNSUPPORTED, "torch", 400, "not supported"),
-        (UNSUPPORTED, "ctranslate2", 400, "not supported"),
-        (UNSUPPORTED, "auto", 500, "not supported"),
-    ],
-)
+@pytest.mark.parametrize(("error", "engine", "status", "said"), FAILURES)
 def test_a_failure_is_the_servers_or_the_requests_and_says_whether_another_try_is_worth_it(
     error: Exception, engine: str, status: int, said: str, model_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,10 +71,9 @@ class Running:
         (self.job,) = slurm.jobs("RUNNING")
 
     def start(self) -> None:
+        repro = ["dvc", "repro", "train"]
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                ["dvc", "repro", "train"], cwd=self.clone.root, env=self.clone.environment, stdout=output, stderr=output
-            )
+            self.process = subprocess.Popen(repro, cwd=self.clone.root, env=self.clone.environment, stdout=output, stderr=output)
 
     def wait_for_state(self) -> None:
         wait_for(lambda: list((self.clone.root / ".state").glob("*/state-*.pt")), "no state was saved", 0.1, self.process)

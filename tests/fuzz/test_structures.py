@@ -26,13 +26,8 @@ from transformer_core.yaml_io import parse_yaml, yaml_text
 PARAMS = recipes.load("tatoeba").model_dump(mode="json")
 KEYS = [(section, key) for section, keys in PARAMS.items() for key in keys]
 SIDE = {"url": "https://a./b"}
-ENTRY: dict[str, Any] = {
-    "name": "own",
-    "languages": ["en", "de"],
-    "licence": None,
-    "note": "",
-    "splits": {split: [{"https": {"en": SIDE, "de": SIDE}}] for split in ("train", "valid", "test")},
-}
+SPLITS = {split: [{"https": {"en": SIDE, "de": SIDE}}] for split in ("train", "valid", "test")}
+ENTRY: dict[str, Any] = {"name": "own", "languages": ["en", "de"], "licence": None, "note": "", "splits": SPLITS}
 COMMANDS = (
     "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2",
     "translate --model m --top-p 0.9 --seed 3 --precision int8 --device cpu",

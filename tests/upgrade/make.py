@@ -34,9 +34,8 @@ FILES = Path(__file__).with_name("files")
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 SEARCH = Search(beam=2, max_extra=8)
 STOPPED, ENDED = 10, 12
-TRAIN = SETTINGS.model_copy(
-    update={"updates": ENDED, "tokens_per_update": 30, "tokens_per_microbatch": 30, "cooldown": 0.0, "validate_every": 10}
-)
+CHANGES = {"updates": ENDED, "tokens_per_update": 30, "tokens_per_microbatch": 30, "cooldown": 0.0, "validate_every": 10}
+TRAIN = SETTINGS.model_copy(update=CHANGES)
 RECORD = RunRecord(
     id="9f1c00112233", status="KILLED", start_ms=1_700_000_000_000, end_ms=1_700_000_009_000, score="bleu",
     parameters={"train.warmup": "400"}, tags={"fingerprint": "f00d"},
