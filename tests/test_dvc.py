@@ -31,7 +31,7 @@ NO_RESULT = {
 # Imported when needed: the served model's code by MLflow, and what the registry of tasks names.
 LATER = {
     "flows/record/served_model.py",
-    *(f"transformer_core/evaluation/{name}.py" for name in ("bleu", "metrics", "moses_bleu", "significance")),
+    *(f"transformer_core/evaluation/{name}.py" for name in ("bleu", "error_rates", "metrics", "moses_bleu", "significance")),
     "transformer_core/baselines",
     "transformer_core/parsing",
     *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "task", "trees", "valid_trees")),

@@ -91,7 +91,7 @@ class Clean(Section):
     drop_copies: bool = words("drop pairs with equal sides")
     drop_foreign: bool = words("drop pairs with a side mostly in an alphabet that validation and test do not use")
     drop_other_languages: bool = words("drop pairs with a side surely in another language")
-    drop_overlap: bool = words("drop pairs with a side that is also in validation or test, ignoring case")
+    drop_overlap: bool | Literal["pairs"] = words("drop pairs with a side of validation or test, ignoring case; `pairs`: with both")
     drop_duplicates: bool = words("drop repeated pairs")
     drop_case_duplicates: bool = words("drop repeated pairs, ignoring case")
     drop_near_duplicates: bool = words("drop repeated pairs, ignoring case, punctuation and which digits")
@@ -114,8 +114,8 @@ class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1)."""
 
     init_from: Pretrained | None = words("folder of `pretrained/` whose vocabulary is used; empty: learn one")
-    vocab_size: Annotated[int, Field(gt=16)] = words("V, the number of token ids, special ones included")
-    type: Literal["bpe", "unigram"] = words("`bpe` or `unigram` (SentencePiece)")
+    vocab_size: Annotated[int, Field(gt=16)] = words("V, the number of token ids, special ones included; of `symbols` an estimate")
+    type: Literal["bpe", "unigram", "symbols"] = words("`bpe`, `unigram` (SentencePiece) or [`symbols`](data.md#symbols)")
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = words("share of the characters that get an id; others are unknown")
     sample: PositiveInt | None = words("training pairs to learn from, drawn at random; empty: all")
     seed: NonNegativeInt = words("seed of that draw")

@@ -1,7 +1,7 @@
 """Stage bpe: the joint subword vocabulary, learnt from the cleaned training text of both languages (paper 5.1)."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from flows.record.documents import tags_of_corpus
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
 from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import read_lines, read_raw_lines
-from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
+from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword, train_symbols
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 from transformer_core.processes import in_child
@@ -34,16 +34,19 @@ def run(params: Params) -> str:
         return _copied_model(PRETRAINED / settings.init_from, settings)
     with new_directory(SUBWORD_MODEL.parent) as folder:
         in_child(partial(_learn, [CLEAN / f"train.{language}" for language in languages], folder / SUBWORD_MODEL.name, settings))
-    return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
+    return f"{SUBWORD_MODEL}: {Subword.load(SUBWORD_MODEL).vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
 
 
 def _learn(texts: Sequence[Path], model: Path, settings: Bpe) -> None:
     """Learn a vocabulary from texts of equally many lines, or from a sample of these."""
-    lines = chain.from_iterable(map(read_lines, texts))
+    sides: Iterable[Iterable[str]] = map(read_lines, texts)
     if settings.sample is not None:
         pairs = sum(1 for _ in read_raw_lines(texts[0]))
-        lines = chain.from_iterable(sampled(read_lines(text), pairs, settings.sample, settings.seed) for text in texts)
-    train_subword(lines, model, settings)
+        sides = (sampled(lines, pairs, settings.sample, settings.seed) for lines in sides)
+    if settings.type == "symbols":
+        train_symbols(sides, model, settings)
+    else:
+        train_subword(chain.from_iterable(sides), model, settings)
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:

@@ -120,6 +120,16 @@ def test_outputs_that_copy_are_empty_or_too_long_are_counted_in_percent() -> Non
     assert output_shares(sources, hypotheses, references) == {"copied": 10, "empty": 10, "over_long": 20}
 
 
+def test_error_rates_count_wrong_lines_and_edits_of_symbols() -> None:
+    for units, outputs, references, wrong, edits in (
+        ("strings", ["K AE1 T", "D AA1 G Z", ""], ["K AE1 T", "D AO1 G", "CH"], 2 / 3, 3 / 7),  # One replaced, one added, one missing.
+        ("characters", ["cat", "Newyork"], ["cat", "New York"], 1 / 2, 2 / 11),  # A space missing, a letter replaced.
+    ):
+        found = score(outputs, references, "xx", ["word-error-rate", "symbol-error-rate"])
+        assert (found.values["word_error_rate"], found.values["symbol_error_rate"]) == pytest.approx((100 * wrong, 100 * edits))
+        assert found.signatures["symbol_error_rate"].startswith(f"of:{units}|jiwer:")
+
+
 def warnings(lines: list[str], allow_tokenised: bool = True) -> list[str]:
     """What is said of references."""
     return list(SCORING.check_references(Path("data/raw/test.de"), lines, allow_tokenised))

@@ -14,6 +14,7 @@ from tests.embedding_metric import write_checkpoint
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
 from tests.waiting import free_port
+from transformer_core.cli import main
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.text import read_pairs, splits_of, write_lines, write_pairs
@@ -79,6 +80,29 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
         read_back.update(pairs)
     assert read_back == set(PAIRS)
     assert files_below(place / "data/bpe") == ["spm.model"]
+
+
+def test_pronunciations_keep_their_pairs_and_a_phoneme_is_one_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a copy, of a word that test has with another pronunciation, and of one that is a part of a phoneme's name."""
+    monkeypatch.chdir(tmp_path)
+    kept = [("CHURCH", "CH ER1 CH"), ("READ", "R EH1 D"), ("RED", "R EH1 D"), ("B", "B"), ("NEW OXEN", "N UW1 AA1 K S AH0 N")]
+    for name, pairs in (("train", [*kept, ("READ", "R IY1 D")]), ("test", [("READ", "R IY1 D")])):
+        write_lines(Path(f"{name}.tsv"), ["\t".join(pair) for pair in pairs])
+    sides = ("--source-language", "en", "--target-language", "ph", "--valid", "test.tsv", "--test", "test.tsv")
+    assert main(["data", "new", "cmu", "train.tsv", *sides, "--symbols"]) == 0
+    assert "\nen: symbols are characters\nph: symbols are strings between spaces\n" in capsys.readouterr().out
+    run_all()
+    assert list(read_pairs(Path("data/clean/train.en"), Path("data/clean/train.ph"))) == kept
+    assert read_json(Path("data/raw/manifest.json"))["metrics"] == ["word-error-rate", "symbol-error-rate"]
+    subword = Subword.load(Path("data/bpe/spm.model"))
+    # Four special ones, the characters of the words, of which the space is also their beginning, and the phonemes.
+    assert subword.vocab_size == 4 + len(set("".join(word for word, _ in kept))) + len(set(" ".join(sound for _, sound in kept).split()))
+    for word, sound in kept:
+        assert [subword.pieces[token] for token in subword.encode(word)] == [*f" {word}".replace(" ", "\u2581"), "</s>"]
+        tokens = subword.of_target.encode(sound)
+        assert (len(tokens), subword.decode(tokens)) == (len(sound.split()) + 1, sound)
 
 
 @pytest.mark.usefixtures("place")

@@ -40,8 +40,9 @@ def add_to(commands: Commands) -> None:
         parser.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     minutes = "time for the training on this machine, whose speed is measured in seconds"
     new.add_argument("--minutes", metavar="M", type=positive_float, help=minutes)
+    new.add_argument("--symbols", action="store_true", help="tokens are symbols: for pronunciation, transliteration, spelling")
     new.set_defaults(start=None, mix=None)
-    tune.set_defaults(minutes=None)
+    tune.set_defaults(minutes=None, symbols=False)
     summary = "take in changed files of a corpus; held-out pairs stay held out"
     update = add_command(subcommands, "update", run_update, summary, "letters")
     update.add_argument("name", metavar="NAME", help="name of a corpus in corpora/")
@@ -77,7 +78,7 @@ def run_new(arguments: argparse.Namespace) -> int:
             _take_dataset(arguments, first.removeprefix("hf:"))
         valid, test = arguments.valid_lines or arguments.valid, arguments.test_lines or arguments.test
         sides = {name: getattr(arguments, name) for name in ("source", "target", "source_language", "target_language")}
-        entry = new_entry(arguments.name, *arguments.files, valid=valid, test=test, **sides)
+        entry = new_entry(arguments.name, *arguments.files, valid=valid, test=test, symbols=arguments.symbols, **sides)
     else:
         entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)

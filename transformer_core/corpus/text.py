@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import AnyStr, Generic, NamedTuple
 
@@ -38,6 +38,8 @@ _REMOVED: dict[int, str | None] = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
 _MOST_IN_A_WORD = 5
+# Characters of a symbol on average: phonemes have one or two, syllables of pinyin with a tone below four, words and names more.
+_MOST_IN_A_SYMBOL = 4
 _LINES_LOOKED_AT = 1000
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
@@ -83,6 +85,13 @@ def lines_lack_spaces(lines: Sequence[str]) -> bool:
 def unit_of_length(lines: Sequence[str]) -> str:
     """Return what `length_in_words` counts in most lines like these: words, or characters."""
     return "characters" if lines_lack_spaces(lines) else "words"
+
+
+def has_symbols(lines: Iterable[str]) -> bool:
+    """Return whether most of these lines have several strings between white space that are symbols, as phonemes, by their mean length."""
+    split = [line.split() for line in lines]
+    lengths = [*map(len, chain.from_iterable(split))]
+    return 2 * sum(len(line) > 1 for line in split) > len(split) and sum(lengths) <= _MOST_IN_A_SYMBOL * len(lengths)
 
 
 def with_single_spaces(text: str) -> str:

@@ -16,6 +16,7 @@ from transformer_core import config
 from transformer_core.corpus.text import lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import MOST_TER_WORDS, NORMALISED, as_outputs, bleu_metric, corpus_bleu, ter_metric, tokenizer_of
+from transformer_core.evaluation.error_rates import ERROR_RATES
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval, scores_of, statistics_of
@@ -31,6 +32,7 @@ TOKENISED_SHARE = 0.1
 
 # By a command (neural.py), where one is set.
 COMET = Score(config.COMET, "COMET", has_interval=True, sentence="COMET, by the command in its signature,")
+_PUBLISHED = PUBLISHED | ERROR_RATES
 _TER = Score("ter", "TER", has_interval=True, lower_is_better=True, optional=True)
 # Each score's metric, given the references and the tokeniser of BLEU.
 _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
@@ -81,7 +83,7 @@ def score(
 
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
-        named: names of further scores, see `moses_bleu.PUBLISHED`.
+        named: names of further scores (`FurtherScore`).
         deciding: the references that decide on the tokens, for all sets of an evaluation alike; None for `references`.
         tokenizer: the tokeniser of BLEU; empty: the references decide.
 
@@ -97,7 +99,7 @@ def score(
     wanted = {name.replace("-", "_") for name in named} | (set() if lines_lack_spaces(deciding) else {PAPER_BLEU.key})
     if language == TARGETS:  # Moses' tokens are those of a language.
         wanted.clear()
-    for published, computed in PUBLISHED.items():
+    for published, computed in _PUBLISHED.items():
         if published.key in wanted:
             values[published.key], signatures[published.key] = computed(hypotheses, references, language)
     bleu = bleu_metric(deciding, tokenizer).corpus_score(hypotheses, [references])
@@ -177,7 +179,7 @@ def check_references(path: Path, references: Sequence[str], allow_tokenised: boo
 SCORING = Scoring(
     task=TRANSLATION,
     scores=tuple(_METRICS),
-    published=(*PUBLISHED, COMET),
+    published=(*_PUBLISHED, COMET),
     shares=tuple(_SHARES),
     score_sets=score_sets,
     main_score=corpus_bleu,

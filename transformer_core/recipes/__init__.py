@@ -24,7 +24,7 @@ DEFAULT = "tatoeba"
 OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in; others for that begin with its name.
 _SUFFIX = ".yaml"
 _ROWS = [f"table3/{name}" for name in TABLE_3]
-_LEAST_VOCABULARY, _BYTES = 400, 256
+_LEAST_VOCABULARY, _LEAST_SYMBOLS, _BYTES = 400, 17, 256
 _SAVES, _SAVES_A_VALIDATION = 50, 5
 # A corpus of fewer pairs, and one of these with as many words a sentence, has settings of its own.
 _FEW_PAIRS, _LONG_SENTENCES = 50_000, 15
@@ -80,6 +80,7 @@ def for_own_data(
     *,
     count_words: bool = True,
     short_training: bool = False,
+    symbols: bool = False,
 ) -> str:
     """Fill in the recipe own-data for a corpus of that many pairs and different characters and words, with so many words a sentence.
 
@@ -91,10 +92,11 @@ def for_own_data(
     Args:
         count_words: False, for a language without spaces between words, turns off the rule of cleaning that counts words.
         short_training: the training would end before the usual warm-up.
+        symbols: tokens are symbols, about two for each character.
     """
     few = pairs < _FEW_PAIRS
     kind = "-long-sentences" if few and length >= _LONG_SENTENCES else "-short" if short_training else "-few-pairs" if few else ""
-    document = _document(OWN_DATA + kind)
+    document = _document(OWN_DATA + ("-symbols" if symbols else kind))
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
         document["clean"]["max_words"] = None
@@ -102,7 +104,7 @@ def for_own_data(
     wanted = min(max(_LEAST_VOCABULARY, 2 * characters, pairs // 4), largest)
     if count_words:
         wanted = min(wanted, max(characters + words, 5 * characters // 4))
-    document["bpe"]["vocab_size"] = min(wanted + _BYTES, largest)
+    document["bpe"]["vocab_size"] = max(_LEAST_SYMBOLS, 2 * characters) if symbols else min(wanted + _BYTES, largest)
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)
 
@@ -111,10 +113,11 @@ def for_entry(entry: Path, *, short_training: bool = False) -> str:
     """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
     from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
     from transformer_core.corpus.sources.local_corpus import languages_without_spaces, measured_strings
+    from transformer_core.corpus.sources.manifest import SYMBOLS
 
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
-    rules = {"count_words": not languages_without_spaces(entry), "short_training": short_training}
+    rules = {"count_words": not languages_without_spaces(entry), "short_training": short_training, "symbols": SYMBOLS in loaded.metrics}
     return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), **rules)
 
 

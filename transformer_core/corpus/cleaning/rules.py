@@ -74,7 +74,7 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide, media
     if settings.drop_other_languages:
         source_is_other, target_is_other = map(_in_other_language_than, (source.language, target.language))
         chosen["other_language"] = lambda pair, _: source_is_other(pair.source) or target_is_other(pair.target)
-    if settings.drop_overlap:
+    if settings.drop_overlap is True:
         chosen["overlap"] = lambda pair, _: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
 

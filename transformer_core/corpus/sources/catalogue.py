@@ -146,11 +146,11 @@ class Size(Section):
 class Entry(Section):
     """A corpus: its languages, its terms of use, and its splits.
 
-    `licence` is null if the owner names none. `metrics` names further scores, with which published figures on this corpus were computed
-    (evaluation/moses_bleu.py). `tests` has test sets beside the main one, `splits.test`: they are translated and scored, too, and train has
-    none of their sentences (`clean.drop_overlap`). `directions`, such as en-de, are those of one model, from `sources` to `targets`: a tag
-    before each source sentence names its target (`tasks.tag_of`). A `temperature` T above 1
-    repeats pairs of small directions: the share of n pairs becomes proportional to n^(1/T).
+    `licence` is null if the owner names none. `metrics` names further scores, with which published figures on this corpus were computed;
+    with symbol-error-rate its tokens are symbols. `tests` has test sets beside the main one, `splits.test`: they are translated and
+    scored, too, and train has none of their sentences (`clean.drop_overlap`). `directions`, such as en-de, are those of one model, from
+    `sources` to `targets`: a tag before each source sentence names its target (`tasks.tag_of`). A `temperature` T above 1 repeats pairs of
+    small directions: the share of n pairs becomes proportional to n^(1/T).
     """
 
     name: Name

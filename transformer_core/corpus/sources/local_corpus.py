@@ -13,9 +13,10 @@ from transformer_core.corpus.sources.archives import names_in
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, Side, file_pairs, form_of
 from transformer_core.corpus.sources.holdout import held_out, is_usable
+from transformer_core.corpus.sources.manifest import SYMBOLS
 from transformer_core.corpus.sources.readers import located, named_from, side_of
 from transformer_core.corpus.statistics import describe
-from transformer_core.corpus.text import Pair, decode_line, lacks_spaces, normalise, write_pairs
+from transformer_core.corpus.text import Pair, decode_line, has_symbols, lacks_spaces, normalise, write_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 from transformer_core.schema import validate_document
@@ -49,6 +50,7 @@ def new_entry(
     target_language: str | None = None,
     valid: int | Sequence[Path] | None = None,
     test: int | Sequence[Path] | None = None,
+    symbols: bool = False,
 ) -> Path:
     """Check aligned files, and write corpora/NAME.yaml with their sums, return its path; held-out pairs are copied to files beside it.
 
@@ -60,6 +62,7 @@ def new_entry(
         source_language: None takes it from the file's suffix (`corpus.en.gz`); a region is left out, de_DE is de. `target_language`
             likewise.
         valid: one or two files, or the number of pairs held out; None is a tenth of all, at most 1,000. `test` likewise.
+        symbols: whether the tokens are symbols, which are scored by error rates.
 
     Raises `UserError`: 65, a file is missing, empty or not UTF-8, the sides have unequal lengths, or too few pairs are usable; 78, the name
     or a language is invalid or missing, or which columns hold the text cannot be told. Nothing is then written.
@@ -88,6 +91,7 @@ def new_entry(
             sizes[split] = wanted or tenth
             splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
     entry = {"name": name, "languages": languages, "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
+    entry |= {"metrics": ["word-error-rate", SYMBOLS]} if symbols else {}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     for split, pairs in (held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}).items():
         left, right = (Side(path.with_name(f"{name}.{split}.{language}"), language) for language in languages)
@@ -135,7 +139,10 @@ def described(entry: Path) -> Iterator[str]:
     if names == [True, False]:
         yield "The first pair looks like the names of columns: if it is, set --source and --target to them, or remove the row."
     step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
-    if next(training_pairs(entry), None):
+    if SYMBOLS in loaded.metrics:
+        for language, side in zip(loaded.languages, zip(*training_pairs(entry), strict=True), strict=False):
+            yield f"{language}: symbols are {'strings between spaces' if has_symbols(side) else 'characters'}"
+    elif next(training_pairs(entry), None):
         others = {split: training_pairs(entry, split) for split in loaded.sources if split != "train"}
         yield from describe(islice(training_pairs(entry), None, None, step), others)
 

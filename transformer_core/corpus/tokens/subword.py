@@ -19,7 +19,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from transformer_core.config import PARAMS_FILE, Bpe
-from transformer_core.corpus.text import normalise
+from transformer_core.corpus.text import has_symbols, normalise
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file
 
@@ -32,6 +32,7 @@ TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
+_MOST_SYMBOLS = 1 << 20  # A bound that SentencePiece asks for, and then replaces.
 # Begins a model file of two sides: the tag of field 200, an extension that SentencePiece skips, which is the target's model.
 _TARGET_FIELD, _TARGET_TAG = 200, b"\xc2\x0c"
 _QUOTES = dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f\uff02", '"')
@@ -181,8 +182,8 @@ def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterato
             yield line
 
 
-def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
-    """Learn a subword model from lines of all languages and write it to `path`.
+def train_subword(lines: Iterable[str], path: Path, settings: Bpe, **options: Any) -> None:
+    """Learn a subword model from lines of all languages and write it to `path`; `options` of SentencePiece come before `settings`.
 
     The bytes depend on the lines, their order and the settings only: the model contains no file name, and the number of threads, which
     would change it, is fixed. Raises `UserError`: 65 if there is no text; 78 if the corpus does not allow the vocabulary size, with the
@@ -195,8 +196,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=filter(None, map(_prepared, lines)),
                 model_writer=model,
-                model_type=settings.type,
-                vocab_size=settings.vocab_size,
+                **{"model_type": settings.type, "vocab_size": settings.vocab_size} | options,
                 character_coverage=settings.character_coverage,
                 max_sentence_length=_LONGEST_LINE_BYTES,
                 pad_id=PAD,
@@ -218,6 +218,21 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
         made = proto.SerializeToString(deterministic=True)
     with new_file(path) as temporary:
         temporary.write_bytes(made)
+
+
+def train_symbols(sides: Iterable[Iterable[str]], path: Path, settings: Bpe) -> None:
+    """Write a vocabulary of the symbols of each side to `path`: of its strings between spaces if it `has_symbols`, or its characters.
+
+    Its size follows from the lines. Each side has a model of its own, so that CH may be a phoneme, and two letters of a word in capitals.
+    Raises `UserError` (65): a side has no text.
+    """
+    models = []
+    for lines in map(list, sides):
+        kind = "word" if has_symbols(lines) else "char"
+        train_subword(lines, path, settings, model_type=kind, vocab_size=_MOST_SYMBOLS, use_all_vocab=True)
+        models.append(path.read_bytes())
+    pieces = dict.fromkeys(piece.piece for model in models for piece in _proto(model).pieces[len(SPECIAL) :])
+    path.write_bytes(two_sided(models[0], models[-1], [*pieces]))
 
 
 def _replacements(settings: Bpe) -> dict[str, str]:
