@@ -16,7 +16,7 @@ from transformer_core.yaml_io import parse_yaml
 GRID, SEED = "params", "train.seed"
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 # The rows of sweep `parts`, which change one part of the recipe's Transformer each, by what they set.
-_RECURRENT, _ABLATION = {"architecture": "recurrent"}, {"model.architecture": "ablation"}
+_ABLATION = {"model.architecture": "ablation"}
 _PARTS: dict[str, dict[str, Any]] = {
     "as the recipe": {},
     **{f"d_k {width}": {"model.d_k": width} for width in (12, 192)},
@@ -64,9 +64,7 @@ def rows_of(name: str, scale: int) -> list[Row]:
         return [Row(part, {}, {**changes, **engine}) for part, changes in _PARTS.items()]
     if name == "table2":
         preset = {"preset": {1: "base", 2: "small"}.get(scale, "tiny")}
-        baselines = [
-            Row(system.partition("-")[2], {"model": {**preset, **_RECURRENT, **keys}}, engine) for system, (_, keys) in BASELINES.items()
-        ]
+        baselines = [Row(name.partition("-")[2], {"model": {**preset, **keys}}, engine) for name, (_, keys) in BASELINES.items()]
         return [Row("transformer", {"model": preset}, engine), *baselines]
     last = {"average.of": "last", "average.count": 1, **engine}
     return [

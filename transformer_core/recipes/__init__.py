@@ -28,8 +28,8 @@ _LEAST_VOCABULARY, _LEAST_SYMBOLS, _BYTES = 400, 17, 256
 _SAVES, _SAVES_A_VALIDATION = 50, 5
 # A corpus of fewer pairs, and one of these with as many words a sentence, has settings of its own.
 _FEW_PAIRS, _LONG_SENTENCES = 50_000, 15
-# Of each baseline its short description, and the keys of its `model` section beside the preset and `architecture: recurrent`.
-BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
+# Of each baseline its short description, and the keys of its `model` section beside the preset; without an architecture, recurrent.
+_BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
     "tatoeba-bytenet": ("dilated convolutions without attention (Kalchbrenner 2016)", {"architecture": "bytenet"}),
     "tatoeba-recurrent": ("an LSTM encoder-decoder with a fixed vector between its halves", {"attention": "none"}),
@@ -44,6 +44,7 @@ BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
     "tatoeba-recurrent-bahdanau": ("additive attention in the order of its paper (Bahdanau 2015)", {"decoder": "bahdanau"}),
     "tatoeba-recurrent-luong": ("dot attention with input feeding (Luong 2015)", {"decoder": "luong"}),
 }
+BASELINES = {name: (words, {"architecture": "recurrent", **keys}) for name, (words, keys) in _BASELINES.items()}
 
 
 def names() -> list[str]:
@@ -113,11 +114,12 @@ def for_entry(entry: Path, *, short_training: bool = False) -> str:
     """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
     from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
     from transformer_core.corpus.sources.local_corpus import languages_without_spaces, measured_strings
-    from transformer_core.corpus.sources.manifest import SYMBOLS
+    from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
 
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
-    rules = {"count_words": not languages_without_spaces(entry), "short_training": short_training, "symbols": SYMBOLS in loaded.metrics}
+    symbols = SYMBOL_ERRORS in loaded.metrics
+    rules = {"count_words": not languages_without_spaces(entry), "short_training": short_training, "symbols": symbols}
     return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), **rules)
 
 
@@ -209,7 +211,7 @@ def _baseline(name: str) -> CommentedMap:
     """Return the recipe of a baseline: the default recipe with another model."""
     (words, settings), document = BASELINES[name], _document(DEFAULT)
     document.yaml_set_start_comment(f"Baseline on Tatoeba: {words}. The default\nrecipe with another model: same corpus, same updates.")
-    document["model"].insert(0, "architecture", "recurrent")
+    document["model"].insert(0, "architecture", settings["architecture"])
     document["model"].update(settings)
     document["decode"]["engine"] = "torch"  # CTranslate2 has Transformers alone.
     document["publish"]["name"] = f"{name}-en-de"

@@ -93,9 +93,10 @@ def clean_corpus(
     if task.to_symbols:  # Targets of train contain the source's words, the symbols of valid and test do not.
         sides[target] = sides[target]._replace(scripts=sides[source].scripts | sides[target].scripts)
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
-    pairs = chain.from_iterable(read_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}") for split in held_out)
-    bare = frozenset(Pair(without_tags(pair.source, tags.__contains__), pair.target) for pair in pairs)
-    work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags), bare)
+    read = held_out if settings.drop_overlap == "pairs" else []
+    pairs = chain.from_iterable(read_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}") for split in read)
+    kept_out = frozenset(Pair(without_tags(pair.source, tags.__contains__), pair.target) for pair in pairs)
+    work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags), kept_out)
     train = _Train(folder, work, scored or {}, part_of_rule or {})
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
@@ -261,13 +262,12 @@ class _Work:
     directions: _DirectionOfPairs
     task: Task
     tags: frozenset[str]
-    held_out: frozenset[Pair[str]]
+    kept_out: frozenset[Pair[str]]  # Pairs of valid and test, where whole pairs alone are dropped.
 
     def rules_for(self, direction: Direction) -> dict[str, Rule]:
         """Return the rules for pairs of a direction."""
         source, target = (self.sides.get(language) or EvaluationSide.of(language, ()) for language in direction)
-        chosen = rules(self.settings, source, target, self.medians.get(direction))
-        return chosen | ({"overlap": lambda pair, _: pair in self.held_out} if self.settings.drop_overlap == "pairs" else {})
+        return rules(self.settings, source, target, self.medians.get(direction), self.kept_out)
 
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""

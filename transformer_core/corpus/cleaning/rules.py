@@ -4,7 +4,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -51,10 +51,13 @@ class EvaluationSide(NamedTuple):
         return cls(language, frozenset(map(str.casefold, texts)), frozenset(script for script, count in letters.items() if count >= least))
 
 
-def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide, median: float | None) -> dict[str, Rule]:
+def rules(
+    settings: Clean, source: EvaluationSide, target: EvaluationSide, median: float | None, kept_out: Container[Pair[str]]
+) -> dict[str, Rule]:
     """Return the rules for one pair alone, by name, in the order of application; `median` is that of `length_ratio` over all pairs.
 
-    Rule foreign is left out if the sentences of a side have no letters, because then no script is known to be one of its language.
+    `kept_out` are the pairs that `drop_overlap: pairs` drops. Rule foreign is left out if the sentences of a side have no letters, because
+    then no script is known to be one of its language.
     """
     chosen: dict[str, Rule] = {"empty": lambda pair, _: not (pair.source and pair.target)}
     if (most := settings.max_words) is not None:
@@ -74,7 +77,9 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide, media
     if settings.drop_other_languages:
         source_is_other, target_is_other = map(_in_other_language_than, (source.language, target.language))
         chosen["other_language"] = lambda pair, _: source_is_other(pair.source) or target_is_other(pair.target)
-    if settings.drop_overlap is True:
+    if settings.drop_overlap == "pairs":
+        chosen["overlap"] = lambda pair, _: pair in kept_out
+    elif settings.drop_overlap:
         chosen["overlap"] = lambda pair, _: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
 

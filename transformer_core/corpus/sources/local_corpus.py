@@ -13,7 +13,7 @@ from transformer_core.corpus.sources.archives import names_in
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import ARCHIVE, MARKUP, Side, file_pairs, form_of
 from transformer_core.corpus.sources.holdout import held_out, is_usable
-from transformer_core.corpus.sources.manifest import SYMBOLS
+from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
 from transformer_core.corpus.sources.readers import located, named_from, side_of
 from transformer_core.corpus.statistics import describe
 from transformer_core.corpus.text import Pair, decode_line, has_symbols, lacks_spaces, normalise, write_pairs
@@ -91,7 +91,7 @@ def new_entry(
             sizes[split] = wanted or tenth
             splits[split] = [{"files": {language: {"path": f"{name}.{split}.{language}"} for language in languages}}]
     entry = {"name": name, "languages": languages, "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
-    entry |= {"metrics": ["word-error-rate", SYMBOLS]} if symbols else {}
+    entry |= {"metrics": ["word-error-rate", SYMBOL_ERRORS]} if symbols else {}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     for split, pairs in (held_out(lambda: _pairs(train), sizes, source_file) if sizes else {}).items():
         left, right = (Side(path.with_name(f"{name}.{split}.{language}"), language) for language in languages)
@@ -139,7 +139,7 @@ def described(entry: Path) -> Iterator[str]:
     if names == [True, False]:
         yield "The first pair looks like the names of columns: if it is, set --source and --target to them, or remove the row."
     step = -(-loaded.size.pairs // _MOST_DESCRIBED) if loaded.size else 1
-    if SYMBOLS in loaded.metrics:
+    if SYMBOL_ERRORS in loaded.metrics:
         for language, side in zip(loaded.languages, zip(*training_pairs(entry), strict=True), strict=False):
             yield f"{language}: symbols are {'strings between spaces' if has_symbols(side) else 'characters'}"
     elif next(training_pairs(entry), None):

@@ -12,7 +12,7 @@ MANIFEST = "manifest.json"
 Origin = dict[str, str]
 # Further scores, with which published figures on a corpus were computed (evaluation/moses_bleu.py and error_rates.py).
 FurtherScore = Literal["multi30k-lower", "word-error-rate", "symbol-error-rate"]
-SYMBOLS: FurtherScore = "symbol-error-rate"  # Of a corpus whose tokens are symbols.
+SYMBOL_ERRORS: FurtherScore = "symbol-error-rate"  # Of a corpus whose tokens are symbols.
 
 
 class SideRecord(Section):
