@@ -33,9 +33,6 @@ class TransformerSize(ModelSize):
     positions: Literal["sinusoidal", "learned", "none"] = key(
         "`sinusoidal`, `learned` (Table 3, row E) or `none`: the encoder then sees no order of tokens", "sinusoidal", exported=True
     )
-    source_unit: Literal["token", "word"] = key(
-        "what the encoder has a position for: a `token`, or a `word`, with the sum of its tokens' embeddings", "token"
-    )
     most_positions: PositiveInt = key("number of learned positions, with `positions: learned` only", 1024, exported=True)
     tied: Literal["all", "decoder", "none"] = key(
         "what shares one matrix (3.4): `all`, source, target and projection; `decoder`, target and projection; `none`", "all", exported=True

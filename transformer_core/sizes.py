@@ -14,7 +14,7 @@ from transformer_core.errors import configuration_error
 from transformer_core.schema import PositiveInt, Probability
 
 # The modules that define `ARCHITECTURES`. No other code names the baselines; a model's own module is loaded when the model is built.
-_MODULES = ("transformer_core.presets", "transformer_core.baselines.sizes")
+_MODULES = ("transformer_core.presets", "transformer_core.parsing.sizes", "transformer_core.baselines.sizes")
 
 
 def key(words: str, default: Any = MISSING, *, exported: bool = False, dropout: bool = False) -> Any:

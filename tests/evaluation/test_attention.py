@@ -17,8 +17,8 @@ from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import attention_maps
 from transformer_core.evaluation.heads import Pronoun, count_heads, read_pronouns
 from transformer_core.models.architectures import build
-from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
+from transformer_core.parsing.sizes import ParserSize
 from transformer_core.pictures.attention_maps import AttentionMaps, Kind, attention_picture
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
@@ -71,10 +71,8 @@ def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize
 
 
 def test_a_model_of_words_has_a_column_for_each_word(subword: Subword) -> None:
-    model = built(replace(SIZE, source_unit="word"), subword)
-    assert isinstance(model, Transformer)
-    assert model.words is not None
-    model.words.begins.copy_(torch.tensor(subword.begins_word))
+    model = built(ParserSize(**{**vars(SIZE), "architecture": "parser"}), subword)
+    model.read_vocabulary(subword.pieces)
     maps = attention_maps(model, subword, subword.encode(TEXT[0]), subword.encode(TEXT[2]))
     assert [piece.strip("\u2581") for piece in maps.source] == [*TEXT[0].split(), "</s>"]
     assert {maps.weights[kind].shape[-1] for kind in ("encoder", "cross")} == {6}

@@ -11,6 +11,7 @@ from transformer_core.baselines.sizes import AblationSize, ByteNetSize, Convolut
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
+from transformer_core.parsing.sizes import ParserSize
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
 from transformer_core.training.loss import cross_entropy
@@ -47,12 +48,15 @@ SIZES: dict[str, ModelSize] = {
     "additive attention": replace(ABLATION, energies="additive"),
     "without residuals": replace(ABLATION, residual=False),
     "without residuals, pre-norm": replace(ABLATION, residual=False, norm="pre"),
+    "parser": ParserSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1),
 }
 
 
 def built(size: ModelSize) -> Any:
     torch.manual_seed(0)
-    return build(size, VOCAB).double().eval()
+    model = build(size, VOCAB)
+    model.read_vocabulary(["\u2581XX" if token in (6, 9, 15) else "in" if token % 3 == 1 else "\u2581begin" for token in range(VOCAB)])
+    return model.double().eval()
 
 
 @pytest.fixture(params=SIZES.values(), ids=list(SIZES))

@@ -36,23 +36,6 @@ def test_without_positions_permuting_the_source_permutes_the_memory() -> None:
     assert torch.allclose(encoded(model, SOURCE[:, ORDER]), encoded(model, SOURCE)[:, ORDER], rtol=0, atol=1e-13)
 
 
-def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding() -> None:
-    torch.manual_seed(0)
-    model = Transformer(replace(SIZE, source_unit="word"), VOCAB).double().eval()
-    plain = Transformer(SIZE, VOCAB).double().eval()
-    plain.load_state_dict({name: weight for name, weight in model.state_dict().items() if name != "words.begins"})
-    assert torch.equal(encoded(model, SOURCE), encoded(plain, SOURCE))  # Each token begins a word.
-    assert model.words is not None
-    model.words.begins[torch.tensor([6, 17])] = 0  # The words are 4, 9-6-17, 8, 21 and 3.
-    with torch.no_grad():
-        plain.embedding.weight[9] += plain.embedding.weight[[6, 17]].sum(dim=0)
-    expected = encoded(plain, SOURCE[:, [0, 1, 4, 5, 6]])
-    found, mask = model.encode(torch.tensor([[4, 9, 6, 17, 8, 21, 3], [4, 9, 3, 0, 0, 0, 0]]), torch.arange(7) < torch.tensor([[7], [3]]))
-    assert mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
-    assert torch.allclose(found[:1], expected, rtol=0, atol=1e-13)
-    assert torch.allclose(found[1:, :3], encoded(model, torch.tensor([[4, 9, 3]])), rtol=0, atol=1e-13)
-
-
 def test_without_positions_the_decoder_still_depends_on_the_order_of_earlier_words() -> None:
     """A position sees itself and those before it, so that the second of two tokens is another than the first."""
     model, target = built("none"), torch.tensor([[2, 5, 7, 11]])

@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Timer
 from typing import Any
@@ -34,7 +33,7 @@ from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import StateDirectory, average, best_updates, checkpoint_files, state_files, update_of
 from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.start import new_model, take_over
+from transformer_core.training.start import take_over
 from transformer_core.training.update import cooldown_factor
 
 
@@ -365,8 +364,3 @@ def test_shared_subwords_keep_their_rows_and_everything_else_is_the_parents(tied
             assert torch.equal(weight[3], fresh[name][3])
         else:
             assert torch.equal(weight, trained[name])
-
-
-def test_a_new_model_of_words_knows_which_subwords_begin_one(tmp_path: Path) -> None:
-    subword, size = learnt_subword(TEXT, tmp_path / "spm.model"), replace(SMALL, source_unit="word")
-    assert new_model(size, subword, 1).state_dict()["words.begins"].tolist() == subword.begins_word

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median_low
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.errors import configuration_error
@@ -36,7 +36,9 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
 
 def keeps_weights(model: TranslationModel) -> bool:
     """Return whether `attention_maps` supports a model; a convolutional one has attention, but its weights cannot be recorded."""
-    return type(model) is Transformer or model.attention is not None
+    if isinstance(model, Transformer):
+        return not any(isinstance(each, MultiHeadAttention) and isinstance(each.attend, nn.Module) for each in model.modules())
+    return model.attention is not None
 
 
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
@@ -52,7 +54,7 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
         ids = [torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)]
         weights = _transformer_weights(model, *ids) if isinstance(model, Transformer) else _weights_of_energies(model, *ids)
     source_pieces, read_pieces, predicted_pieces = (subword.processor.id_to_piece(list(tokens)) for tokens in (source, read, target))
-    if isinstance(model, Transformer) and model.words is not None:
+    if len(source_pieces) != weights["cross"].shape[-1]:  # A parser has a position for each word.
         begins = (number for number, token in enumerate(source) if subword.begins_word[token])
         source_pieces = ["".join(source_pieces[begin:end]) for begin, end in pairwise([*begins, len(source)])]
     arrays = {kind: found.float().cpu().numpy() for kind, found in weights.items()}

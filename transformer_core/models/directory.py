@@ -67,9 +67,10 @@ class ModelConfig(Section, strict=False):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _without_null(cls, model: object) -> object:
-        """Leave out the keys that are null, since an earlier version wrote some that no longer exist."""
-        return {key: value for key, value in model.items() if value is not None} if isinstance(model, dict) else model
+    def _without_former_keys(cls, model: object) -> object:
+        """Leave out what earlier versions wrote and no longer exists: keys that are null, and a `source_unit` that is the token."""
+        former = (None, "token")
+        return {key: value for key, value in model.items() if value not in former} if isinstance(model, dict) else model
 
 
 def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path, *others: Path) -> None:

@@ -70,27 +70,6 @@ class LearnedPositions(nn.Module):
         return self.weight[first : first + count]
 
 
-class WordSums(nn.Module):
-    """Sums of the embeddings of each word's tokens: a parser then has one encoder position for each word."""
-
-    begins: Tensor  # (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.register_buffer("begins", torch.ones(vocab_size))
-
-    def forward(self, embedded: Tensor, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sums (B, W, D) and the mask of W words, given embedded tokens (B, T, D), their ids and mask (B, T)."""
-        begins = self.begins[tokens] > 0
-        begins[:, 0] = True  # Whatever the first token is.
-        words = (begins & mask).long().cumsum(dim=1)
-        count = words[:, -1:]
-        # The tokens of word w are added to row w, padding to row 0.
-        rows = (words * mask)[:, :, None].expand_as(embedded)
-        sums = embedded.new_zeros(len(tokens), int(count.max()) + 1, embedded.shape[2]).scatter_add(1, rows, embedded)[:, 1:]
-        return sums, torch.arange(sums.shape[1], device=tokens.device) < count
-
-
 class Dropout(nn.Module):
     """Zero each element with probability `probability` and scale the rest to keep the mean.
 

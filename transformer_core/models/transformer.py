@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, bias_of
-from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding, WordSums
+from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, normed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
@@ -77,7 +77,6 @@ class Transformer(TranslationModel):
         self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
         if size.output_bias:
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        self.words = WordSums(vocab_size) if size.source_unit == "word" else None
         self.source_positions, self.target_positions = _positions(size), _positions(size)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
@@ -89,7 +88,11 @@ class Transformer(TranslationModel):
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory, source_mask = self.encode(source, source_mask)
-        x, length = self._embed_target(target, 0), target.shape[1]
+        return self.decode_whole(self._embed_target(target, 0), memory, source_mask)
+
+    def decode_whole(self, x: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+        """Decode embedded targets (B, T, D), given the encoder's outputs and their mask: (B, T, D)."""
+        length = x.shape[1]
         # Each position sees itself and the positions before it (paper 3.2.3). Biases are computed once, not per layer.
         causal_bias = bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
         source_bias = bias_of(source_mask[:, None, None, :], x.dtype)
@@ -99,10 +102,11 @@ class Transformer(TranslationModel):
 
     def encode(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode (B, S) token ids and their mask to (B, S, D); return the mask of its positions, too."""
-        embedded = self.embedding(source)
-        if self.words is not None:
-            embedded, source_mask = self.words(embedded, source, source_mask)
-        x = self._with_positions(embedded, self.source_positions, 0)
+        return self.encode_embedded(self.embedding(source), source_mask)
+
+    def encode_embedded(self, embedded: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode as `encode`, given an embedding (B, S, D) of each position."""
+        x = self.with_positions(embedded, self.source_positions, 0)
         source_bias = bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self.encoder:
             x = layer(x, source_bias)
@@ -110,12 +114,15 @@ class Transformer(TranslationModel):
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
-        memory, source_mask = self.encode(source, source_mask)
+        return self.start_encoded(*self.encode(source, source_mask))
+
+    def start_encoded(self, memory: Tensor, source_mask: Tensor) -> TransformerState:
+        """Start as `start`, given the encoder's outputs (B, S, D) and their mask."""
         # Contiguous by head: otherwise each step's products with a few queries would copy them.
         projected = [layer.cross_attention.keys_and_values(memory) for layer in self.decoder_layers()]
         encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
         past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
-        return TransformerState(encoded, source_mask[:, None, None, :], past, seen=source_mask.new_zeros(len(source), 1, 0))
+        return TransformerState(encoded, source_mask[:, None, None, :], past, seen=source_mask.new_zeros(len(memory), 1, 0))
 
     def decode(self, tokens: Tensor, state: TransformerState) -> Tensor:
         slots = state.open(len(tokens) // len(state.mask))
@@ -135,9 +142,9 @@ class Transformer(TranslationModel):
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
-        return self._with_positions((self.target_embedding or self.embedding)(target), self.target_positions, first)
+        return self.with_positions((self.target_embedding or self.embedding)(target), self.target_positions, first)
 
-    def _with_positions(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
+    def with_positions(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
         """Return the input of a stack, (B, T, D): the dropout of embeddings plus positions (paper 3.4, 3.5, 5.4), from `first` on."""
         if positions is not None:
             embedded = embedded + positions(first, embedded.shape[1])

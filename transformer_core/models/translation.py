@@ -1,6 +1,7 @@
 """The interface of every architecture for training and decoding."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +46,9 @@ class TranslationModel(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.output_weight.device
+
+    def read_vocabulary(self, pieces: Sequence[str]) -> None:
+        """Learn what the model needs to know of the strings of its tokens, by id; most need nothing."""
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:

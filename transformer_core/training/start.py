@@ -6,7 +6,6 @@ import torch
 
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.models.architectures import build
-from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.sizes import ModelSize
 from transformer_core.training.update import seed_everything
@@ -16,8 +15,7 @@ def new_model(size: ModelSize, subword: Subword, seed: int) -> TranslationModel:
     """Return a model with random weights that depend on the seed alone."""
     seed_everything(seed, 0, 0)
     model = build(size, subword.vocab_size)
-    if isinstance(model, Transformer) and model.words is not None:
-        model.words.begins.copy_(torch.tensor(subword.begins_word))
+    model.read_vocabulary(subword.pieces)
     return model
 
 

@@ -43,7 +43,7 @@ def prepare_for_training(model: TranslationModel, device: torch.device, precisio
     """
     low = low_precision(device, precision)
     _set_attention(model, fused if device.type == "cuda" else in_float32)
-    if not isinstance(model, Transformer) or low is None or not packs(device) or not can_pack(model.size):
+    if type(model) is not Transformer or low is None or not packs(device) or not can_pack(model.size):
         return TrainingOps(low)
     kernels = can_compile(device)
     return TrainingOps(low, PackedTransformer(model, kernels), kernels and passes == 1)

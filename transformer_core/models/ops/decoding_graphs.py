@@ -148,4 +148,4 @@ def _reserve(model: Transformer, state: TransformerState, positions: int) -> tup
 
 def graphed(model: Any) -> Any:
     """Return the model with captured steps, or itself where none can be captured: a step may depend on its number only through tensors."""
-    return GraphedTransformer(model) if isinstance(model, Transformer) and model.device.type == "cuda" else model
+    return GraphedTransformer(model) if type(model) is Transformer and model.device.type == "cuda" else model
