@@ -34,10 +34,10 @@ LATER = {
     *(f"transformer_core/evaluation/{name}.py" for name in ("bleu", "error_rates", "metrics", "moses_bleu", "significance")),
     "transformer_core/baselines",
     "transformer_core/parsing",
-    *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "task", "trees", "valid_trees")),
+    *(f"transformer_core/parsing/{name}.py" for name in ("brackets", "parse_scores", "parser", "task", "trees", "valid_trees")),
 }
 # Loaded by every stage, because section `model` is made from them; they are code of the stages that build models.
-SIZES = {"transformer_core/presets.py", "transformer_core/sizes.py", "transformer_core/baselines/sizes.py"}
+SIZES = {"transformer_core/presets.py", *(f"transformer_core/{room}sizes.py" for room in ("", "baselines/", "parsing/"))}
 # Each stage in a child of one process that has imported what takes seconds.
 LOADED = """
 import importlib, json, os, sys
