@@ -44,9 +44,9 @@ FAULTS = [
     ("  max_tokens: 128", "  max_tokens: 5000", "binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of "),
     ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
-    ("  warmup: 400", "\twarmup: 400", ":48: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: 400", "  warmup: [", ":50: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':49: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("  warmup: 400", "\twarmup: 400", ":49: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: 400", "  warmup: [", ":51: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':50: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 

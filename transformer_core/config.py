@@ -19,7 +19,7 @@ from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.places import Place
 from transformer_core.schema import Language, Name, PositiveInt, Probability, Section, Share, validate_document, words
 from transformer_core.sizes import ModelSize, architectures
-from transformer_core.tasks import Task, Tokenizer, is_language, task_of
+from transformer_core.tasks import Task, Tokenizer, TreeOrder, is_language, task_of
 from transformer_core.yaml_io import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -101,6 +101,7 @@ class Clean(Section):
     score_by: Pretrained | None = words("folder of `pretrained/` with these, `forward/` and `backward/`")
     scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning)")
     placeholders: Probability = words("share of the pairs that get [placeholders](data.md#placeholders) beside their own; 0: none")
+    tree_order: TreeOrder = words("of the symbols of trees: `top-down` or `in-order` ([parsing.md](parsing.md#data))", "top-down")
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:

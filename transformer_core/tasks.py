@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 # sacreBLEU's tokenisers of translations.
 Tokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200"]
+TreeOrder = Literal["top-down", "in-order"]
 
 
 class Task(NamedTuple):
@@ -24,9 +25,9 @@ class Task(NamedTuple):
     scoring: str  # `MODULE:NAME` of its `Scoring`.
     # Yields the pairs, source and target, in a file of the task's own format.
     read_file: Callable[[Path], Iterator[tuple[bytes, bytes]]] | None = None
-    # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors. None if models
-    # learn the target as it is.
-    to_symbols: Callable[[tuple[str, str], Path, int], str] | None = None
+    # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors, and the order of a
+    # tree's symbols. None if models learn the target as it is.
+    to_symbols: Callable[[tuple[str, str], Path, int, TreeOrder], str] | None = None
     # `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
     constraint: str | None = None
     cased_because: str = ""  # Why `bpe.lowercase` must be false; empty if it may be true.

@@ -6,7 +6,7 @@ from pathlib import Path
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import UserError
 from transformer_core.parsing.trees import TREE_EXAMPLE, bracketed, linearised, read_tree, read_trees, words
-from transformer_core.tasks import Task
+from transformer_core.tasks import Task, TreeOrder
 
 
 def read_file(path: Path) -> Iterator[tuple[bytes, bytes]]:
@@ -19,8 +19,8 @@ def read_file(path: Path) -> Iterator[tuple[bytes, bytes]]:
         raise UserError(f"{path}:{error}", TREE_EXAMPLE) from None
 
 
-def to_symbols(pair: tuple[str, str], path: Path, number: int) -> str:
-    """Return the symbols of the tree in line `number` of the file at `path`.
+def to_symbols(pair: tuple[str, str], path: Path, number: int, order: TreeOrder) -> str:
+    """Return the symbols of the tree in line `number` of the file at `path`, in this order.
 
     Raises `UserError` (65): not a tree, or a tree over other words than the source's.
     """
@@ -31,7 +31,7 @@ def to_symbols(pair: tuple[str, str], path: Path, number: int) -> str:
         raise UserError(f"{path}:{number}: not a tree: {error}", TREE_EXAMPLE) from None
     if words(tree) != source:
         raise UserError(f"{path}:{number}: the tree's words are not those of the source: {words(tree)!r}", "Write them alike.")
-    return linearised(tree)
+    return linearised(tree, order)
 
 
 TASK = Task(

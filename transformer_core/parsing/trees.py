@@ -1,13 +1,17 @@
 """Phrase-structure trees: read from brackets, cleaned in the usual way, and linearised as the symbols that a parsing model outputs.
 
 The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
-"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX.
+"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX. In the order
+of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the first child of a constituent comes before its opening bracket:
+"XX (NP XX )NP (S XX (VP )VP XX )S". The first symbol tells the two apart.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from transformer_core.tasks import TreeOrder
 
 WORD_SYMBOL = "XX"
 # The root's label if no single constituent spans all words.
@@ -68,10 +72,19 @@ def bracketed(tree: Tree) -> str:
     return "".join(parts).lstrip()
 
 
-def linearised(tree: Tree) -> str:
+def linearised(tree: Tree, order: TreeOrder = "top-down") -> str:
     """Return the linearised form of a tree: its symbols, separated by spaces."""
-    marks = {"open": "(", "close": ")"}
-    return " ".join(WORD_SYMBOL if kind == "word" else marks[kind] + node.label for kind, node in events(tree))
+    before, symbols = int(order == "in-order"), []  # Number of children before the opening bracket.
+    waiting: list[Tree | str] = [tree]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            symbols.append(part)
+        elif part.children:
+            waiting += reversed([*part.children[:before], f"({part.label}", *part.children[before:], f"){part.label}"])
+        else:
+            symbols.append(WORD_SYMBOL)
+    return " ".join(symbols)
 
 
 @dataclass
@@ -153,23 +166,25 @@ def _without_top(tree: Tree | None) -> Tree | None:
 def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
     """Return a tree over the words and tags of the gold tree for a model's output, whatever that is, and whether it had to be repaired.
 
-    Symbols are read in order; other text is ignored. ")X" closes the innermost open X and all constituents in it, and is ignored if no X is
-    open. XX beyond the last word is ignored. At the end, missing words go to the innermost open constituent that has a word, or to the
-    root, and all constituents are closed. Constituents without a word are removed. If no single constituent spans all words, the root is
-    TOP, which EVALB ignores.
+    Symbols are read in order; other text is ignored. If the first is XX, "(X" takes the child before it into its constituent. ")X" closes
+    the innermost open X and all constituents in it, and is ignored if no X is open. XX beyond the last word is ignored. At the end, missing
+    words go to the innermost open constituent that has a word, or to the root, and all constituents are closed. Constituents without a
+    word are removed. If no single constituent spans all words, the root is TOP, which EVALB ignores.
 
     Args:
         symbols: the output, with white space between symbols.
         gold: the words with their tags (`leaves`), at least one; EVALB ignores punctuation by its tags.
     """
-    whole = _Open(TOP)
+    whole, in_order = _Open(TOP), symbols.startswith(WORD_SYMBOL)
     stack, used, malformed = [whole], 0, False
     for symbol in symbols.split():
         if symbol == WORD_SYMBOL and used < len(gold):
             stack[-1].children.append(gold[used])
             used += 1
         elif symbol.startswith("(") and len(symbol) > 1:
-            stack.append(_Open(symbol[1:]))
+            first = [stack[-1].children.pop()] if in_order and stack[-1].children else []
+            malformed |= in_order and not first
+            stack.append(_Open(symbol[1:], first))
         elif symbol.startswith(")") and any(node.label == symbol[1:] for node in stack[1:]):
             malformed |= stack[-1].label != symbol[1:] or not stack[-1].children
             while _close_last(stack) != symbol[1:]:

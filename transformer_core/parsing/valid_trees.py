@@ -21,29 +21,34 @@ class _Begun:
 
     words: int  # Number of words that are not in it yet.
     labels: tuple[str, ...] = ()  # Of the open constituents, the innermost last.
-    opened: int = 0  # Brackets opened since the last word or closed bracket: without any, the innermost constituent has a child.
+    opened: int = 0  # Brackets opened since the last word.
+    last: str = ""  # The last symbol.
+    in_order: bool = False
 
     def after(self, symbol: str) -> "_Begun":
         """Return the tree with one more symbol; other text changes nothing."""
         if symbol == WORD_SYMBOL:
-            return _Begun(self.words - 1, self.labels)
+            return _Begun(self.words - 1, self.labels, 0, symbol, self.in_order or not self.last)
         if symbol.startswith("("):
-            return _Begun(self.words, (*self.labels, symbol[1:]), self.opened + 1)
+            return _Begun(self.words, (*self.labels, symbol[1:]), self.opened + 1, symbol, self.in_order)
         if symbol.startswith(")"):
-            return _Begun(self.words, self.labels[:-1])
+            return _Begun(self.words, self.labels[:-1], self.opened, symbol, self.in_order)
         return self
 
     @property
     def allowed(self) -> frozenset[str]:
-        """The kinds of symbols that may come next: `_OPENING`, and the word or closing bracket itself; `_END` if there is no other."""
-        kinds = set()
-        if self.words > 0 and self.opened < _MOST_OPENED:
+        """The kinds of symbols that may come next: `_OPENING`, `_END`, and the word or closing bracket itself."""
+        kinds, after_part, more = set(), not self.last.startswith("("), self.opened < _MOST_OPENED
+        if more and (after_part if self.in_order else self.words > 0):
             kinds.add(_OPENING)
-        if self.words > 0 and self.labels:
+        if self.words > 0 and (self.labels or not self.last):
             kinds.add(WORD_SYMBOL)
-        if self.labels and self.opened == 0 and (len(self.labels) > 1 or not self.words):
+        # Words that are left need an open constituent or, in order, one that can still be opened.
+        if self.labels and (after_part or self.in_order) and (len(self.labels) > 1 or not self.words or (self.in_order and more)):
             kinds.add(f"){self.labels[-1]}")
-        return frozenset(kinds or {_END})
+        if not self.words and not self.labels and self.last != WORD_SYMBOL:
+            kinds.add(_END)
+        return frozenset(kinds)
 
 
 @dataclass

@@ -86,7 +86,7 @@ def clean_corpus(
     """
     held_out = [split for split in splits_of(raw, f".{source}") if split != "train"]
     task = task_of(target)
-    splits = {split: _repair_split(raw, folder, split, source, target, task) for split in held_out}
+    splits = {split: _repair_split(raw, folder, split, source, target, task, settings) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     of_pairs = {split: _DirectionOfPairs((directions or {}).get(split) or [(source, target, 0)]) for split in ("train", *held_out)}
     sides = _evaluation_sides(folder, {split: of_pairs[split] for split in held_out}, source, target, tags)
@@ -205,13 +205,13 @@ def _median_ratios(source: Path, target: Path, directions: _DirectionOfPairs, ta
     return {direction: float(np.median(found)) for direction, found in ratios.items()}
 
 
-def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str, task: Task) -> SplitReport:
+def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str, task: Task, settings: Clean) -> SplitReport:
     counts: Counter[str] = Counter()
     paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
     pairs = []
     for number, raw_pair in enumerate(read_pairs(*paths), start=1):
         pair = Pair(*(normalise(text, counts) for text in raw_pair))
-        pairs.append(_learnt(pair, task, paths[1], number))
+        pairs.append(_learnt(pair, task, settings, paths[1], number))
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
 
@@ -285,7 +285,7 @@ class _Work:
             rule = next((name for name, drops in own.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
-                kept.append(_learnt(pair, self.task, self.paths[1], chunk.first + index))
+                kept.append(_learnt(pair, self.task, self.settings, self.paths[1], chunk.first + index))
             else:
                 part.tally.drop(rule, [pair], 1)
         part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
@@ -391,9 +391,9 @@ class _Train:
         return times
 
 
-def _learnt(pair: Pair[str], task: Task, path: Path, number: int) -> Pair[str]:
+def _learnt(pair: Pair[str], task: Task, settings: Clean, path: Path, number: int) -> Pair[str]:
     """Return a pair as models learn it: line `number`, its target from the file at `path`. Raises `UserError` (65) as `to_symbols`."""
-    return Pair(pair.source, task.to_symbols(pair, path, number)) if task.to_symbols else pair
+    return Pair(pair.source, task.to_symbols(pair, path, number, settings.tree_order)) if task.to_symbols else pair
 
 
 def _histograms(words: NDArray[np.uint8]) -> list[list[int]]:
