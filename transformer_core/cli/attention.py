@@ -2,19 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int, sentence
 from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
-
-if TYPE_CHECKING:
-    from transformer_core.corpus.tokens.subword import Subword
-    from transformer_core.models.translation import TranslationModel
-    from transformer_core.pictures.attention_maps import AttentionMaps, Kind
 
 _KINDS = ("encoder", "decoder", "cross")  # As in pictures.attention_maps, which imports numpy.
 _NUMBERS = "attention.json"
@@ -42,29 +35,41 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
     from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.translator import Translator, load_for_decoding
+    from transformer_core.decoding.translator import Translator, check_length, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
+    from transformer_core.pictures.attention_maps import attention_picture
+    from transformer_core.pictures.drawing import save
 
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
-    source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
+    source = subword.encode(arguments.source)
+    check_length(source, model.most_positions, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
     if arguments.target is None:
         ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
         target = best.ids  # Encoding the text again could give other tokens.
     else:
-        target = _tokens(model, subword.of_target, arguments.target, "TARGET_SENTENCE")
+        target = subword.of_target.encode(arguments.target)
+        check_length(target, model.most_positions, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     if arguments.kind not in (None, *maps.weights):
         raise configuration_error(f"--kind: this model has no {arguments.kind} attention", f"It has: {', '.join(maps.weights)}.")
     kinds = list(maps.weights) if arguments.kind is None else [arguments.kind]
     counts = max(maps.weights[kind].shape for kind in kinds)
     layers, heads = _chosen("layers", arguments.layers, counts[0]), _chosen("heads", arguments.heads, counts[1])
-    written = _write(maps, kinds, layers, heads, arguments.out)
+    chosen = {kind: numbers for kind in kinds if (numbers := maps.layers(kind, layers))}
+    figures = {f"{kind}.svg": attention_picture(maps, kind, [*product(found, heads)], len(heads)) for kind, found in chosen.items()}
+    try:  # Once all are drawn.
+        for name, figure in figures.items():
+            save(figure, arguments.out / name)
+        document = maps.document(kinds, layers, heads)
+        write_text(arguments.out / _NUMBERS, json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+    except OSError as error:
+        raise configuration_error(f"--out: {arguments.out} cannot be written to ({error.strerror})") from None
     if arguments.target is None:
         print(subword.decode(target))
     shown = "; heads ".join(", ".join(map(str, numbers)) for numbers in (layers, heads))
-    print(f"{arguments.out}: {', '.join(written)} (layers {shown})")
+    print(f"{arguments.out}: {', '.join([*figures, _NUMBERS])} (layers {shown})")
     return 0
 
 
@@ -82,33 +87,8 @@ def run_heads(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
-    """Write the pictures and the numbers, after all are drawn, and return the files' names."""
-    from transformer_core.pictures.attention_maps import attention_picture
-    from transformer_core.pictures.drawing import save
-
-    chosen = {kind: numbers for kind in kinds if (numbers := maps.layers(kind, layers))}
-    figures = {f"{kind}.svg": attention_picture(maps, kind, [*product(found, heads)], len(heads)) for kind, found in chosen.items()}
-    try:
-        for name, figure in figures.items():
-            save(figure, folder / name)
-        write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False, allow_nan=False) + "\n")
-    except OSError as error:
-        raise configuration_error(f"--out: {folder} cannot be written to ({error.strerror})") from None
-    return [*figures, _NUMBERS]
-
-
-def _tokens(model: "TranslationModel", subword: "Subword", text: str, name: str) -> list[int]:
-    from transformer_core.decoding.translator import check_length
-
-    tokens = subword.encode(text)
-    check_length(tokens, model.most_positions, name)
-    return tokens
-
-
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:
-    beyond = [number for number in numbers or [] if number > count]
-    if beyond:
+    if beyond := [number for number in numbers or [] if number > count]:
         raise configuration_error(f"--{option}: {beyond[0]} requested, but the model has {count}")
     return numbers or list(range(1, count + 1))
 
