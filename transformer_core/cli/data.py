@@ -116,10 +116,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     named = [file.path for sources in loaded.sources.values() for part in sources for file in (part.files or {}).values()]
     outside = next((path for path in named if Path(path).is_absolute()), None)
     moved = f" Another machine needs {outside} at the same place: copy it into this folder to name it from here." if outside else ""
-    pairs = f"{loaded.size.pairs:,} pairs" if loaded.size else "pairs"
-    print(
-        f"{entry} names {pairs} of {trained.source} and {trained.target}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}"
-    )
+    pairs = f"{f'{loaded.size.pairs:,} ' if loaded.size else ''}pairs of {trained.source} and {trained.target}"
+    print(f"{entry} names {pairs}; {PARAMS_FILE} trains on them.{rules}{moved} Next: {dvc_repro()}")
     return 0
 
 

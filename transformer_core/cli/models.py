@@ -119,10 +119,8 @@ def run_info(arguments: argparse.Namespace) -> int:
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
-    activations = (
-        f"{cost.activation_bytes_a_token / 1e6:.2f} MB a position of a micro-batch (train.tokens_per_microbatch) in bf16, on a CPU"
-    )
-    print(f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {activations}")
+    state, activations = f"{cost.state_bytes / 1e9:.2f} GB", f"{cost.activation_bytes_a_token / 1e6:.2f} MB a position of a micro-batch"
+    print(f"{state} for weights, gradients and Adam, and about {activations} (train.tokens_per_microbatch) in bf16, on a CPU")
     return 0
 
 

@@ -89,8 +89,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
     if arguments.comet and not arguments.source:
         raise configuration_error("--comet: needs the source sentences", "Name their file with --source.")
-    sources = [arguments.source] if arguments.source else []
-    references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
+    references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *filter(None, [arguments.source]))
     language = arguments.ref.suffix[1:]
     scoring = scoring_of(task_of(language), tokenizer_of(language, arguments.tokenize))
     for warning in scoring.check_references(arguments.ref, references, True):

@@ -9,17 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from transformer_core.cli.arguments import (
-    Commands,
-    add_command,
-    add_computing_arguments,
-    beam,
-    chosen_device,
-    max_extra,
-    positive_int,
-    up_to_10,
-    up_to_100,
-)
+from transformer_core.cli import arguments as types
+from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device
 from transformer_core.corpus.text import aligned, decode_line, read_lines
 from transformer_core.errors import configuration_error, writing
 
@@ -45,15 +36,15 @@ def add_to(commands: Commands) -> None:
     add("--interactive", action="store_true", help="translate each line before reading the next")
     note = "The defaults are those with which the model was scored, or else these."
     add = parser.add_argument_group("beam search", note).add_argument
-    add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
-    add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
+    add("--beam", metavar="K", type=types.beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
+    add("--alpha", metavar="A", type=types.up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
     words = "stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)"
-    add("--patience", metavar="P", type=up_to_100, help=words)
+    add("--patience", metavar="P", type=types.up_to_100, help=words)
     add = parser.add_argument_group("bounds").add_argument
-    add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
+    add("--max-extra", metavar="N", type=types.max_extra, help="a translation has at most N tokens more than its line (default: 50)")
     words = "a longer line is translated in parts: its sentences, cut to N tokens (default: as 99.9%% in training have, at most 1024)"
-    add("--max-input", metavar="N", type=positive_int, help=words)
+    add("--max-input", metavar="N", type=types.positive_int, help=words)
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     add("--glossary", metavar="FILE", type=Path, help="wanted translations: lines of a term, a tab and its translation")
     add = parser.add_argument_group("output").add_argument
@@ -163,8 +154,7 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
     from tqdm import tqdm
 
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
-    shown = sys.stderr.isatty() and not among
-    return tqdm(desc="translate", unit=" lines", disable=not shown)
+    return tqdm(desc="translate", unit=" lines", disable=among or not sys.stderr.isatty())
 
 
 def _stdin_lines() -> Iterator[str]:
