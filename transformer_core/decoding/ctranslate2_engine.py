@@ -116,8 +116,10 @@ class CTranslate2Engine:
                 }
                 found |= {number: _result(output) for number, output in self._start(sources, too_far, options).items()}
                 ranked = {number: self._ranked(result, search, search.beam if scored else 1) for number, result in found.items()}
-            if search.beam == 1:
-                ranked = {number: [_ended(best, exact[number])] for number, (best,) in ranked.items()}
+            if search.beam == 1:  # The end token takes the last place of an output that is cut off.
+                for number, (best,) in ranked.items():
+                    if len(best.tokens) >= exact[number]:
+                        ranked[number] = [best._replace(tokens=[*best.tokens[: exact[number] - 1], EOS])]
             done(len(sources))
             outputs = (ranked.get(number, [_EMPTY]) for number in range(len(sources)))
             return [[Hypothesis.of(output, self.subword) for output in best_first] for best_first in outputs]
@@ -172,11 +174,6 @@ def _result(output: Any) -> Any:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
     return output.result()
-
-
-def _ended(output: Finished, longest: int) -> Finished:
-    """Return an output of greedy search with the end token at its maximum length."""
-    return output if len(output.tokens) < longest else output._replace(tokens=[*output.tokens[: longest - 1], EOS])
 
 
 def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
