@@ -21,18 +21,9 @@ from transformer_core.decoding.ctranslate2_export import check_free
 from transformer_core.decoding.translator import load_subword
 from transformer_core.errors import UserError, configuration_error, first_line
 from transformer_core.files import new_directory, read_json, write_json
+from transformer_core.models import directory
 from transformer_core.models.architectures import build
-from transformer_core.models.directory import (
-    CONFIG,
-    MARIAN_SUBWORD,
-    WEIGHTS,
-    ModelConfig,
-    Training,
-    Vocabulary,
-    load_model,
-    read_weights,
-    save_model,
-)
+from transformer_core.models.directory import CONFIG, MARIAN_SUBWORD, WEIGHTS, ModelConfig, load_model, read_weights, save_model
 from transformer_core.presets import TransformerSize
 from transformer_core.schema import Section, check_document
 from transformer_core.sizes import ModelSize
@@ -207,10 +198,10 @@ def import_model(folder: Path, out: Path, source: str | None = None, target: str
         subword = Subword.load(spm, f"Its parts are those of {folder}.")
         config = ModelConfig(
             model=size,
-            vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+            vocabulary=directory.Vocabulary(size=subword.vocab_size, hash=subword.hash),
             source=str(languages[0]),
             target=str(languages[1]),
-            training=Training(fingerprint="imported", updates=0, target_tokens=0, seconds=0.0),
+            training=directory.Training(fingerprint="imported", updates=0, target_tokens=0, seconds=0.0),
             longest_source=marian.max_position_embeddings - 1,
             decode=PAPER_SEARCH.model_copy(update={"engine": "ctranslate2", "penalty": "power", **searched}),
         )
