@@ -103,14 +103,8 @@ def run_info(arguments: argparse.Namespace) -> int:
     total = sum(parts.values())
     cost = cost_of_training(size, vocab_size, arguments.length)
     if arguments.json:
-        document = {
-            "preset": model.preset,
-            "vocab_size": vocab_size,
-            "model": asdict(size),
-            "parameters": {"total": total, **parts},
-            "training": {"sentence_tokens": arguments.length, **cost._asdict()},
-        }
-        print(json.dumps(document, indent=2))
+        document = {"preset": model.preset, "vocab_size": vocab_size, "model": asdict(size), "parameters": {"total": total, **parts}}
+        print(json.dumps({**document, "training": {"sentence_tokens": arguments.length, **cost._asdict()}}, indent=2))
         return 0
     settings = {name: value for name, value in asdict(size).items() if value is not None}
     if {"encoder_layers", "decoder_layers"} <= settings.keys():
