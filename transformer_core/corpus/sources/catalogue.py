@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, NonNegativ
 from transformer_core.config import PARAMS_FILE, Alpha, Beam, DecodingPrecision
 from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.corpus.text import FURTHER_TEST
-from transformer_core.errors import UserError, configuration_error, did_you_mean
+from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.schema import Count, Language, Name, Section, combined_error, validate_document
 from transformer_core.tasks import SOURCES, TARGETS, TREES
 from transformer_core.yaml_io import read_yaml
@@ -217,56 +217,51 @@ def entry_names() -> list[str]:
 def load_entry(path: Path) -> Entry:
     """Read and check an entry. Raises `UserError` (78), with a line for each fault that names file and key."""
     entry = validate_document(Entry, read_yaml(path), path)
-    if faults := list(_faults(entry, path)):
+    if faults := [configuration_error(f"{path}: {fault}") for fault in _faults(entry, path.stem)]:
         raise combined_error(faults)
     return entry
 
 
-def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
-    """Yield the contradictions between the values of an entry, each of which is valid by itself."""
-    if entry.name != path.stem:
-        yield configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
+def _faults(entry: Entry, name: str) -> Iterator[str]:
+    """Yield the contradictions between the values of an entry, each of which is valid by itself; `name` is that of its file."""
+    if entry.name != name:
+        yield f"name: must be the file's name, {name!r}, got {entry.name!r}"
     alone = len(entry.languages) == 1
     for split in ("valid", "test"):
         if alone == (split in entry.sources):
-            fault = "is only for entries of two or more languages" if alone else "is missing"
-            yield configuration_error(f"{path}: splits.{split}: {fault}")
-    for name in entry.tests:
-        if not _TEST_NAME.fullmatch(name):
-            yield configuration_error(f"{path}: tests: must have names such as test_2017, with letters, digits, _ and -, got {name!r}")
+            yield f"splits.{split}: {'is only for entries of two or more languages' if alone else 'is missing'}"
+    for test in entry.tests:
+        if not _TEST_NAME.fullmatch(test):
+            yield f"tests: must have names such as test_2017, with letters, digits, _ and -, got {test!r}"
     if entry.directions and {TREES, SOURCES, TARGETS} & {*entry.languages}:
-        yield configuration_error(f"{path}: directions: are only for languages of text, got {', '.join(entry.languages)}")
+        yield f"directions: are only for languages of text, got {', '.join(entry.languages)}"
     if len(_directions(entry.directions, entry.languages)) < len(entry.directions):
-        fault = f"must be such as en-de of the languages {', '.join(entry.languages)}, got {', '.join(entry.directions)}"
-        yield configuration_error(f"{path}: directions: {fault}")
+        yield f"directions: must be such as en-de of the languages {', '.join(entry.languages)}, got {', '.join(entry.directions)}"
     if entry.temperature != 1 and not entry.directions:
-        yield configuration_error(f"{path}: temperature: is only for entries with directions")
+        yield "temperature: is only for entries with directions"
     if alone and entry.tests:
-        yield configuration_error(f"{path}: tests: is only for entries of two or more languages")
+        yield "tests: is only for entries of two or more languages"
     for split, sources in entry.sources.items():
-        where = f"{path}: {entry.key_of(split)}"
         for index, source in enumerate(sources):
-            yield from _faults_of_source(entry, source, f"{where}.{index}")
+            yield from _faults_of_source(entry, source, f"{entry.key_of(split)}.{index}")
         for key in ("translated", "weight", "name") if split != "train" else ():
             if any(getattr(source, key) != Source.model_fields[key].default for source in sources):
-                yield configuration_error(f"{where}: {key} is allowed in train only")
+                yield f"{entry.key_of(split)}: {key} is allowed in train only"
 
 
-def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
+def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[str]:
     if len(source.kinds) != 1:
-        kinds = ", ".join(source.kinds) or "nothing"
-        yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {kinds}")
+        yield f"{where}: must be exactly one of {', '.join(KINDS)}, got {', '.join(source.kinds) or 'nothing'}"
     if (entry.directions or source.direction) and not entry.directions_of(source):
-        yield configuration_error(f"{where}.direction: must be one of {', '.join(entry.directions) or 'directions, which the entry lacks'}")
+        yield f"{where}.direction: must be one of {', '.join(entry.directions) or 'directions, which the entry lacks'}"
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
-        yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
+        yield f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}"
     for kind, of_language in (("files", source.files), ("https", source.https)):
         if of_language is None:
             continue
         missing = () if entry.directions else set(entry.languages) - set(of_language)
         if missing or set(of_language) - set(entry.languages):
-            fault = f"must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
-            yield configuration_error(f"{where}.{kind}: {fault}")
+            yield f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:
