@@ -83,5 +83,4 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], deciding: 
     """
     references, _ = as_outputs(references)
     metric = bleu_metric(references if deciding is None else as_outputs(deciding)[0], tokenizer)
-    found: float = metric.corpus_score(hypotheses, [references]).score
-    return found
+    return float(metric.corpus_score(hypotheses, [references]).score)

@@ -170,8 +170,7 @@ def check_references(path: Path, references: Sequence[str], allow_tokenised: boo
         raise UserError(fault, "Detokenise the corpus, or set evaluate.allow_tokenised: true.")
     if share >= TOKENISED_SHARE:
         yield f"{path}: looks tokenised; compare these scores only with each other."
-    _, changed = as_outputs(references)
-    if changed:
+    if changed := as_outputs(references)[1]:
         counted = f"{changed:,} of {len(references):,} lines"
         yield f"{path}: {counted} have characters that no translation has; they are normalised to be scored"
 

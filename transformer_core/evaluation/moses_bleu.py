@@ -64,8 +64,7 @@ def multi30k_tokens(sentences: Iterable[str], language: str) -> list[str]:
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Return BLEU in percent of tokens separated by white space, without smoothing: 0 if no sequence of four tokens matches."""
-    found: float = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(hypotheses, [references]).score
-    return found
+    return float(BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(hypotheses, [references]).score)
 
 
 def _tokenised(sentences: Iterable[str], language: str) -> list[str]:

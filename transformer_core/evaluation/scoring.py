@@ -97,9 +97,8 @@ class Scoring:
     published: tuple[Score, ...] = ()
     package: str = "transformer_core.evaluation"  # The package whose folder `templates` has the report's template, NAME OF THE TASK.html.
     marks_words: bool = True  # Whether pages mark the words in which an output and its reference differ.
-    has_tokens: bool = (
-        False  # Whether `score_sets`, `main_score` and `comparisons` take a `tokenizer` of sacreBLEU; "": the references decide.
-    )
+    # Whether `score_sets`, `main_score` and `comparisons` take a `tokenizer` of sacreBLEU; "": the references decide.
+    has_tokens: bool = False
     as_scored: Callable[[str], str] = str  # Returns an output of any program in the form that is scored.
     # Returns an output in the form that a person compares with the reference.
     as_shown: Callable[[str, str], str] = lambda output, _: output

@@ -32,8 +32,7 @@ def interval(metric: Metric, hypotheses: Sequence[str], references: Sequence[str
     The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which may be above
     100, has no upper limit. For a single sentence both ends are its score. Raises `ValueError`: the two differ in length or are empty.
     """
-    statistics = statistics_of(metric, hypotheses, references)
-    return interval_of(scores_of(metric), statistics, np.inf if isinstance(metric, TER) else 100.0)
+    return interval_of(scores_of(metric), statistics_of(metric, hypotheses, references), np.inf if isinstance(metric, TER) else 100.0)
 
 
 def interval_of(scores: ScoreOf, statistics: Counts, most: float = 100.0) -> tuple[float, float, float]:
