@@ -382,11 +382,8 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
         yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
         bounds = f"train.tokens_per_microbatch ({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
-        yield (
-            "binarize.max_tokens",
-            f"a pair of {binarize.max_tokens} tokens does not fit the smaller of {bounds}",
-            "Lower it or raise them.",
-        )
+        fault = f"a pair of {binarize.max_tokens} tokens does not fit the smaller of {bounds}"
+        yield "binarize.max_tokens", fault, "Lower it or raise them."
     if params.bpe.lowercase and download.task.cased_because:
         yield "bpe.lowercase", f"must be false where download.target is {download.target}, got true", download.task.cased_because
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):

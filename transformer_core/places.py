@@ -21,10 +21,7 @@ def _long_enough(text: str) -> str:
         raise ValueError
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash or len(parts) == 3:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    else:
-        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    hours, minutes, seconds = (*parts, 0, 0)[:3] if dash or len(parts) == 3 else (0, *parts, 0)[:3]
     if (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60 < LEAST_MINUTES:
         raise ValueError
     return text

@@ -49,8 +49,7 @@ BASELINES = {name: (words, {"architecture": "recurrent", **keys}) for name, (wor
 
 def names() -> list[str]:
     """Return the names of all recipes, sorted: those with a file, one for each row of the paper's Table 3, one for each baseline."""
-    files = resources.files(__package__).iterdir()
-    packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
+    packaged = [file.name.removesuffix(_SUFFIX) for file in resources.files(__package__).iterdir() if file.name.endswith(_SUFFIX)]
     return sorted([*packaged, *_ROWS, *BASELINES])
 
 

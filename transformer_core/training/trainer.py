@@ -186,11 +186,10 @@ class Trainer:
         return self.progress
 
     def _ended(self) -> bool:
-        patience = self.settings.patience
         begins = [0, *self.settings.stage_ends][-1]
         of_last_stage = {update: score for update, score in self.progress.scores.items() if update > begins}
         waited = validations_since_best(of_last_stage, self.settings.best_by)
-        return self.progress.update >= self.settings.updates or 0 < patience <= waited
+        return self.progress.update >= self.settings.updates or 0 < self.settings.patience <= waited
 
     # Totals of updates.
 
