@@ -20,10 +20,6 @@ def metered(work: Callable[[], str]) -> tuple[str, float | None]:
     logging.getLogger("codecarbon").setLevel(logging.CRITICAL)  # It sets its own level when it is imported.
     # The country is for CO2, which is not used here; without one it asks a server where this machine is.
     options = {"country_iso_code": "USA", "save_to_file": False, "log_level": "critical", "allow_multiple_runs": True}
-    tracker = codecarbon.OfflineEmissionsTracker(**options)
-    tracker.start()
-    try:
+    with codecarbon.OfflineEmissionsTracker(**options) as tracker:
         done = work()
-    finally:
-        tracker.stop()
     return done, tracker.final_emissions_data.energy_consumed

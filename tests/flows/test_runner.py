@@ -144,9 +144,9 @@ def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> 
 
 def test_the_energy_of_a_stage_is_metered_where_codecarbon_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a module of its name: the real one takes four seconds to start."""
-    used = "type('', (), {'energy_consumed': 0.25})"
-    methods = f"{{'__init__': lambda self, **options: None, 'start': dict, 'stop': lambda self: None, 'final_emissions_data': {used}}}"
-    (tmp_path / "codecarbon.py").write_text(f"OfflineEmissionsTracker = type('Tracker', (), {methods})")
+    tracker = "lambda **options: nullcontext(Namespace(final_emissions_data=Namespace(energy_consumed=0.25)))"
+    imports = "from argparse import Namespace\nfrom contextlib import nullcontext\n"
+    (tmp_path / "codecarbon.py").write_text(f"{imports}OfflineEmissionsTracker = {tracker}")
     monkeypatch.syspath_prepend(str(tmp_path))
     here()
     sys.modules.pop("codecarbon", None)  # It would be found again by the tests that come after.
