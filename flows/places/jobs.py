@@ -20,6 +20,7 @@ from importlib import resources
 from itertools import takewhile
 from math import inf
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from jinja2 import Environment, StrictUndefined
@@ -32,13 +33,19 @@ from flows.process.runner import STARTERS, StageError, echo, exit_file
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean
 from transformer_core.files import locked, read_json
-from transformer_core.places import Kubernetes, Place, Slurm
+from transformer_core.places import Place
 
 JOBS = STATE / "jobs"
 POLL_SECONDS = 2.0
 RENDEZVOUS_PORT = 29400
 # Schedulers may signal up to a minute early; Python, torchrun and srun need time to end.
 ENDING_SECONDS = 30
+# The schedulers by `on` of a place. One is imported when it is needed: Prefect takes seconds.
+_SCHEDULERS = {
+    "slurm": "flows.places.slurm:SlurmQueue",
+    "kubernetes": "flows.places.kubernetes:KubernetesJobs",
+    "prefect": "flows.places.work_pool:PrefectPool",
+}
 Answer = TypeVar("Answer")
 
 
@@ -167,7 +174,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
         raise configuration_error(message, did_you_mean(unknown[0], stages(), known))
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
-        scheduler = _scheduler(place, job)
+        scheduler: Scheduler = resolve_name(_SCHEDULERS[place.on])(place, job)
         number, goes_on = scheduler.answer(scheduler.find), " goes on"
         if number is None:
             job.clear()
@@ -184,21 +191,6 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
             outcome = job.outcome()
             raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number} was stopped") from None
     return _closing_line(job, number)
-
-
-def _scheduler(place: Place, job: Job) -> Scheduler:
-    """Return the scheduler of a place. Prefect takes seconds to import."""
-    if isinstance(place, Slurm):
-        from flows.places.slurm import SlurmQueue
-
-        return SlurmQueue(place, job)
-    if isinstance(place, Kubernetes):
-        from flows.places.kubernetes import KubernetesJobs
-
-        return KubernetesJobs(place, job)
-    from flows.places.work_pool import PrefectPool
-
-    return PrefectPool(place, job)
 
 
 def _closing_line(job: Job, number: str) -> str:
