@@ -15,7 +15,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Failed
 
-from flows.places.jobs import Job, Scheduler, Seen, run_as_node
+from flows.places.jobs import Scheduler, Seen, run_as_node
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.places import WorkPool
 
@@ -42,15 +42,11 @@ class PrefectPool(Scheduler):
 
     place: WorkPool
 
-    def __init__(self, place: WorkPool, job: Job) -> None:
-        super().__init__(place, job)
-        self._tag = f"job={job.name}"
+    def find(self) -> str | None:
         if not PREFECT_API_URL.value():
             raise configuration_error("machine.places: PREFECT_API_URL is not set", "A work pool needs a Prefect server.")
-
-    def find(self) -> str | None:
         with prefect_client() as client:
-            runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self._tag]}}))
+            runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [f"job={self.job.name}"]}}))
         return next((str(run.id) for run in runs if run.state and not run.state.is_final()), None)
 
     def submit(self) -> str:
@@ -64,7 +60,7 @@ class PrefectPool(Scheduler):
                 remedy = f"Create the pool (prefect work-pool create {pool} --type process), name it for {FLOW} in prefect.yaml, then: "
                 raise configuration_error(message, f"{remedy}prefect --no-prompt deploy --all")
             parameters = {"name": job.stage, "folder": str(Path.cwd()), "log": str(job.file("log"))}
-            started = run_deployment(found[0].id, parameters=parameters, timeout=0, tags=[self._tag], flow_run_name=job.name)
+            started = run_deployment(found[0].id, parameters=parameters, timeout=0, tags=[f"job={job.name}"], flow_run_name=job.name)
         return str(cast(FlowRun, started).id)
 
     def look(self, number: str) -> Seen:
@@ -88,9 +84,7 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
-    except httpx.HTTPStatusError as error:
-        if error.response.is_server_error:
-            raise UserError(f"Prefect is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
-        raise configuration_error(f"Prefect refuses: {first_line(error)}") from error
     except httpx.HTTPError as error:
+        if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
+            raise configuration_error(f"Prefect refuses: {first_line(error)}") from error
         raise UserError(f"Prefect is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
