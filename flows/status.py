@@ -31,12 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def running() -> Iterator[str]:
     """Yield the locks that are held: stages here and in worktrees, jobs of a place, and runs with settings of their own."""
     for folder in (Path(), *WORKTREES.glob("*/")):
-        for lock in sorted((folder / STATE / "locks").glob("*")):
-            if is_locked(lock):
-                yield f"{lock.relative_to(folder / STATE / 'locks')}{_where(lock)}{f', in {folder}' if folder != Path() else ''}"
-    for lock in sorted(WORKTREES.glob("*.lock")):
-        if is_locked(lock):
-            yield f"{lock.with_suffix('')}{_where(lock)}"
+        for lock in sorted(filter(is_locked, (folder / STATE / "locks").glob("*"))):
+            yield f"{lock.name}{_where(lock)}{f', in {folder}' if folder != Path() else ''}"
+    for lock in sorted(filter(is_locked, WORKTREES.glob("*.lock"))):
+        yield f"{lock.with_suffix('')}{_where(lock)}"
 
 
 def _where(lock: Path) -> str:
