@@ -1,19 +1,17 @@
 """A model of base size that is not trained: it copies the source and ends where that ends."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor
 
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
+from transformer_core import recipes
+from transformer_core.corpus.tokens.subword import EOS, Subword, train_subword
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.layers import DecoderLayer
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
-_ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # It is made when the module is imported.
 _OTHERS = 0.1  # Scale of all weights that have no part in copying: they cost the same time and change little.
 _SHARPNESS = 5.0  # Of the attention to the position that is copied: its neighbours get about e^-14 of the weight.
 _FOR_THE_SHIFT = 32  # Dimensions, the slowest sines and cosines.
@@ -44,9 +42,9 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
         attention.key.weight.copy_(position.repeat(size.heads, 1) * _SHARPNESS)
         attention.value.weight.copy_(token)
         attention.output.weight.copy_(token.T * _GAIN)
-    directory.parent.mkdir(parents=True, exist_ok=True)
     subword = directory.parent / "spm.model"
-    subword.write_bytes(_vocabulary(vocab_size))
+    settings = recipes.load("wmt14-en-de-base").bpe.model_copy(update={"vocab_size": vocab_size})
+    train_subword((f"w{token}" for token in range(EOS + 1, vocab_size)), subword, settings, model_type="word")
     config = ModelConfig(
         model=size,
         vocabulary=Vocabulary(size=vocab_size, hash=Subword.load(subword).hash),
@@ -63,15 +61,3 @@ def _shares(size: TransformerSize) -> Tensor:
     for number, dimension in enumerate(range(size.d_k, size.d_model - _FOR_THE_SHIFT)):
         picked[number % size.heads, number // size.heads, dimension] = 1.0
     return picked.flatten(0, 1)
-
-
-def _vocabulary(size: int) -> bytes:
-    """Return a SentencePiece model of so many words."""
-    model, kinds = _ModelProto(), _ModelProto.SentencePiece
-    special = {PAD: ("<pad>", kinds.CONTROL), UNK: ("<unk>", kinds.UNKNOWN), BOS: ("<s>", kinds.CONTROL), EOS: ("</s>", kinds.CONTROL)}
-    for token in range(size):
-        piece, kind = special.get(token, (f"\u2581w{token}", kinds.NORMAL))
-        model.pieces.add(piece=piece, score=-float(token), type=kind)
-    spec = model.trainer_spec
-    spec.vocab_size, spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = size, PAD, UNK, BOS, EOS
-    return bytes(model.SerializeToString())
