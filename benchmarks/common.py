@@ -4,32 +4,20 @@ import argparse
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from peers.job import Setting
 
 from transformer_core.corpus.tokens.subword import EOS
-from transformer_core.presets import BASE, BIG, SMALL, TINY, TransformerSize
+from transformer_core.presets import BASE, BIG, SMALL, TINY
 from transformer_core.processes import cores, cpu_name
 
 SEED = 1
 LONGEST = 100
 TARGET_PER_SOURCE, RATIO_SPREAD = 1.1, 0.15
-
-
-class Setting(NamedTuple):
-    """A model and the updates to train it with."""
-
-    size: TransformerSize
-    vocab_size: int
-    tokens_per_update: int
-    updates: int  # Number of updates that are timed.
-    source_length: float  # Mean tokens of a source sentence, end token included.
-    spread: float  # Standard deviation of the logarithm of lengths.
-    microbatches: tuple[int, ...] = (1, 2, 4)  # Numbers of micro-batches of an update; each contender gets the one that is fastest for it.
-
 
 # Lengths as in Multi30k (small, tiny) and WMT. A GPU has the paper's updates: a CPU takes minutes for one.
 SETTINGS = {

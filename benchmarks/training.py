@@ -115,26 +115,15 @@ def run_contender(
     """Run a contender once on the pairs of each update: the time of its slowest process and the memory of all."""
     microbatches, attention = choice
     processes = default_devices(microbatches) if contender == OURS else 1
-    job = Job(
-        size=setting.size,
-        vocab_size=setting.vocab_size,
-        tokens_per_update=setting.tokens_per_update,
-        tokens_per_microbatch=setting.tokens_per_update // microbatches,
-        seed=SEED,
-        updates=[cut(split, pairs, microbatches) for pairs in updates],
-        threads=default_threads(processes),
-        attention=attention,
-    )
+    cuts = [cut(split, pairs, microbatches) for pairs in updates]
+    job = Job(setting, microbatches, SEED, cuts, default_threads(processes), attention)
     (folder / JOB).write_bytes(pickle.dumps(job))
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [sys.executable, *torchrun, "-m", contender.module, str(folder)]
     done = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise SystemExit(f"{done.stdout}{contender.name} ended with exit code {done.returncode}, its output is above")
-    reports = []
-    for file in folder.glob("report-*.json"):
-        reports.append(json.loads(file.read_text(encoding="utf-8")))
-        file.unlink()
+    reports = [json.loads((folder / f"report-{rank}.json").read_text(encoding="utf-8")) for rank in range(processes)]
     tokens = [int(side.lengths[np.concatenate(updates)].sum()) for side in (split.source, split.target)]
     if any(report["target_tokens"] != tokens[1] for report in reports):
         raise SystemExit(f"{contender.name} counted {reports[0]['target_tokens']} target tokens, not {tokens[1]}")

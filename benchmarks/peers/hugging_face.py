@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from peers import plain_torch
 from peers.job import Job
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, padded
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.hugging_face import export_model
 from transformer_core.decoding.translator import batches_of
@@ -23,15 +23,16 @@ class Marian(nn.Module):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
+        size = job.setting.size
         config = transformers.MarianConfig(
-            vocab_size=job.vocab_size,
-            d_model=job.size.d_model,
-            encoder_layers=job.size.layers,
-            decoder_layers=job.size.layers,
-            encoder_attention_heads=job.size.heads,
-            decoder_attention_heads=job.size.heads,
-            encoder_ffn_dim=job.size.d_ff,
-            decoder_ffn_dim=job.size.d_ff,
+            vocab_size=job.setting.vocab_size,
+            d_model=size.d_model,
+            encoder_layers=size.layers,
+            decoder_layers=size.layers,
+            encoder_attention_heads=size.heads,
+            decoder_attention_heads=size.heads,
+            encoder_ffn_dim=size.d_ff,
+            decoder_ffn_dim=size.d_ff,
             activation_function="relu",
             scale_embedding=True,
             max_position_embeddings=plain_torch.POSITIONS,
@@ -39,7 +40,7 @@ class Marian(nn.Module):
             bos_token_id=BOS,
             eos_token_id=EOS,
             decoder_start_token_id=BOS,
-            dropout=job.size.dropout,
+            dropout=size.dropout,
             attention_dropout=0.0,
             activation_dropout=0.0,
             attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
@@ -62,8 +63,7 @@ def decoder(directory: Path, search: Search, device: torch.device) -> Callable[[
     def translate(sources: Sequence[list[int]], batch_tokens: int) -> list[tuple[str, int]]:
         results = [("", 0)] * len(sources)
         for numbers in batches_of([len(source) for source in sources], batch_tokens):
-            rows = [torch.tensor(sources[number]) for number in numbers]
-            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
+            tokens = torch.from_numpy(padded([sources[number] for number in numbers])).to(device)
             outputs = model.generate(
                 input_ids=tokens,
                 attention_mask=(tokens != PAD).long(),

@@ -1,16 +1,14 @@
 """A plain loop of PyTorch, with its own cross-entropy and Adam, and a torch.nn.Transformer: ``python -m peers.plain_torch FOLDER``."""
 
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peers.job import Job, Training, Updates, now, read_job, train_and_report
+from peers.job import Job, Updates, read_job, train_and_report
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
@@ -27,8 +25,8 @@ class PlainTransformer(nn.Module):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        size = job.size
-        self.embedding = nn.Embedding(job.vocab_size, size.d_model)
+        size = job.setting.size
+        self.embedding = nn.Embedding(job.setting.vocab_size, size.d_model)
         nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.transformer = nn.Transformer(
             size.d_model, size.heads, size.layers, size.layers, size.d_ff, size.dropout, activation="relu", batch_first=True
@@ -64,8 +62,7 @@ class PlainTransformer(nn.Module):
 
 def run(make: Callable[[Job], nn.Module]) -> None:
     """Train the job's model, a module that maps a batch to logits (B, T, V), for warm-up and with the clock running; report."""
-    folder = Path(sys.argv[1])
-    job = read_job(folder)
+    folder, job = read_job()
     split = open_split(folder / "train")
     torch.set_num_threads(job.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -73,15 +70,14 @@ def run(make: Callable[[Job], nn.Module]) -> None:
     torch.manual_seed(job.seed)
     model = make(job).to(device)
     precision = precision_name(low_precision(device, "auto") or torch.float32)
-    train_and_report(folder, model, lambda: _train(model, split, job.updates, device), precision)
+    train_and_report(folder, model, lambda: _train(model, split, job.updates, device), precision, device)
 
 
-def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
+def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: torch.device) -> int:
     # The paper's (5.3), as is the label smoothing (5.4). The learning rate, a usual one, does not change the speed.
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=device.type == "cuda" or None)
     model.train()
     tokens = 0
-    began = now(device)
     for microbatches in updates:
         tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
         for pairs in microbatches:
@@ -94,7 +90,7 @@ def _train(model: nn.Module, split: BinarizedSplit, updates: Updates, device: to
         optimizer.step()
         optimizer.zero_grad()
         tokens += tokens_of_update
-    return Training(now(device) - began, tokens)
+    return tokens
 
 
 if __name__ == "__main__":
