@@ -20,6 +20,7 @@ from transformer_core.evaluation.pages import differences, duration
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.scoring import Scores
 from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
+from transformer_core.sizes import architectures
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
 VOID = {"meta", "br", "wbr", "img"}
@@ -239,6 +240,12 @@ def test_marked_runs_joined_are_the_text(text: str, other: str) -> None:
     runs = differences(text, other)
     assert "".join(run for run, _ in runs) == text
     assert any(differs for _, differs in runs) <= (text != other)
+
+
+def test_the_model_is_named_whatever_its_architecture() -> None:
+    models = [{**a_report().model, "model": {**a_report().model["model"], "architecture": name}} for name in architectures()]
+    named = [re.findall("A ([A-Za-z ]+) of 3,412,992", Page(page_with(model=model)).all_text())[0] for model in models]
+    assert named == ["Transformer", "parser", "recurrent model", "convolutional model", "ByteNet", "changed Transformer"]
 
 
 def test_layers_are_chosen_as_in_the_paper_and_a_recurrent_model_has_one_heat_map() -> None:
