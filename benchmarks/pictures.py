@@ -20,10 +20,7 @@ class Picture(NamedTuple):
     measure: str  # The label of the axis of the figure.
 
 
-PICTURES = {
-    "layers": Picture(("layer",), "n", "milliseconds", "CPU milliseconds"),
-    "own-data": Picture(("corpus", "settings"), "pairs", "valid", "BLEU of valid"),
-}
+PICTURES = {"layers": Picture(("layer",), "n", "milliseconds", "CPU milliseconds")}
 
 
 def main() -> None:
