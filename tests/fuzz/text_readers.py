@@ -4,7 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from flows.dvc.commands import failure
@@ -249,47 +249,39 @@ def _read_scores(_: Path) -> None:
     card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
 
 
-def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
-    return lambda: examples
-
-
-def _packed_examples(*modes: str) -> Callable[[], Sequence[bytes]]:
-    return lambda: [archive_bytes(_MEMBERS, mode) for mode in modes]
-
-
 READERS: dict[str, Reader] = {
     "params": Reader(_read_params, lambda: [recipes.read(name).encode() for name in _RECIPES]),
     "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
-    "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
-    "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
-    "table": Reader(_file_read("t.tsv", column="2"), _fixed(_TABLE)),
+    "own-corpus": Reader(_own_corpus, lambda: [_TABLE]),
+    "corpus": Reader(_corpus_of_any_bytes, lambda: [_TEXT]),
+    "table": Reader(_file_read("t.tsv", column="2"), lambda: [_TABLE]),
     "csv": Reader(_file_read("t.csv", column="text_de"), lambda: [_CSV, _CSV.decode().encode("utf-16")]),
     "json-lines": Reader(_file_read("t.jsonl"), lambda: [forms.json_lines(forms.NESTED)]),
     "parquet": Reader(_file_read("t.parquet"), lambda: [forms.PARQUET]),
     "arrow": Reader(_file_read("t.arrow", column="translation.de"), lambda: [forms.arrow_bytes(forms.NESTED)]),
     "xlsx": Reader(_file_read("t.xlsx"), lambda: [forms.xlsx(forms.WITH_NAMES)]),
-    "tmx": Reader(_file_read("t.tmx"), _fixed(_TMX)),
+    "tmx": Reader(_file_read("t.tmx"), lambda: [_TMX]),
     "xliff": Reader(_file_read("t.xlf"), lambda: [forms.xliff(forms.PAIRS), forms.xliff_2(forms.PAIRS)]),
     "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
     "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
     "bzip2": Reader(_file_read("t.de"), lambda: [bz2.compress(_TEXT)]),
     "zstd": Reader(_file_read("t.de"), lambda: [forms.zstd(_TEXT)]),
-    "tar": Reader(_packed(".tar"), _packed_examples("w", "w:gz", "w:xz")),
-    "zip": Reader(_packed(".zip"), _packed_examples("zip")),
-    "trees": Reader(_read_trees, _fixed(_TREES)),
-    "parses": Reader(_repair_trees, _fixed(_SYMBOLS)),
+    "tar": Reader(_packed(".tar"), lambda: [archive_bytes(_MEMBERS, mode) for mode in ("w", "w:gz", "w:xz")]),
+    "zip": Reader(_packed(".zip"), lambda: [archive_bytes(_MEMBERS, "zip")]),
+    "trees": Reader(_read_trees, lambda: [_TREES]),
+    "parses": Reader(_repair_trees, lambda: [_SYMBOLS]),
     "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
     "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
                               lambda: [json.dumps(a_report().cleaning).encode()]),
     "training-metrics": Reader(_state(TRAINING_METRICS,
                                       lambda folder: write_json(folder / "metrics.json", for_dvc(FIGURES, a_report(), SCORING))),
-                               _fixed(_TRAINING_METRICS)),
+                               lambda: [_TRAINING_METRICS]),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
-                   _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
-    "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), _fixed(json.dumps(_RECORD).encode())),
+                   lambda: [b'{"https://a./b": "%s"}' % (b"0" * 64)]),
+    "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), lambda: [json.dumps(_RECORD).encode()]),
     "exit": Reader(_state(exit_file("train"), lambda _: failure("train", 255, "ERROR: failed")),
-                   _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
-    "scores": Reader(_state(SCORES, _read_scores), _fixed(_SCORES)),
+                   lambda: [b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}']),
+    "scores": Reader(_state(SCORES, _read_scores), lambda: [_SCORES]),
 }  # fmt: skip
