@@ -3,10 +3,7 @@ import fcntl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -98,19 +95,11 @@ def test_the_next_sender_completes_a_run(call: int, client: MlflowClient, mlflow
     (record.folder / "validation.csv").write_text("update,nll,score,seconds\n2,1.5,31.4,600\n")
     record.attach_files([text("report.html")])
     record.end()
-    calls = count(1)
-
-    def killed(real: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*given: Any, **named: Any) -> Any:
-            if next(calls) == call:
-                raise KeyboardInterrupt
-            return real(*given, **named)
-
-        return done
-
+    counted = Mock(side_effect=[None] * (call - 1) + [KeyboardInterrupt])
     with monkeypatch.context() as patch:
         for name in ("log_batch", "log_artifact"):
-            patch.setattr(MlflowClient, name, killed(getattr(MlflowClient, name)))
+            real = getattr(MlflowClient, name)
+            patch.setattr(MlflowClient, name, lambda *given, real=real, **named: counted() or real(*given, **named))
         with pytest.raises(KeyboardInterrupt):
             sync(mlflow_store)
     assert not all_sent(record.id, mlflow_store)
