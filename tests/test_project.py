@@ -97,15 +97,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def outside(environment: Path, tmp_path: Path) -> Clone:
-    """A shell outside a clone, with that environment active."""
-    shell = Clone(tmp_path)
-    shell.environment["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    del shell.environment["PYTHONPATH"]
-    return shell
-
-
 @pytest.mark.slow  # about 15 seconds
 def test_a_wheel_has_all_files_of_the_packages_and_of_a_project(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -115,7 +106,10 @@ def test_a_wheel_has_all_files_of_the_packages_and_of_a_project(wheel: Path) -> 
 
 
 @pytest.mark.slow  # about 30 seconds
-def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, environment: Path) -> None:
+def test_the_stages_run_in_a_project_made_by_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
+    outside = Clone(tmp_path)  # Outside a clone, with that environment active.
+    outside.environment["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    del outside.environment["PYTHONPATH"]
     assert outside.run("transformer-core", "new", "project") == "project is a project. Next, in that folder: dvc repro\n"
     outside.root /= "project"
     assert str(environment) in outside.run("python", "-c", "import flows, transformer_core as core; print(core.__file__, flows.__file__)")
