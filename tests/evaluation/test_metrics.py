@@ -8,7 +8,7 @@ import pytest
 from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_spm
 
 from tests.clone import DATA
-from tests.evaluation.test_significance import sacrebleu_scores
+from tests.evaluation.test_significance import BAD, REFERENCES, sacrebleu_scores
 from tests.refusals import refused
 from transformer_core.corpus.text import normalise
 from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu, tokenizer_in, tokenizer_of
@@ -20,23 +20,10 @@ from transformer_core.tasks import TRANSLATION, task_of
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
 TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]
 
-REFERENCES = [
-    "Ein Mann fährt mit dem Fahrrad durch die Stadt.",
-    "Zwei Hunde spielen im Schnee, während ein Kind zusieht.",
-    "Die Frau hat das Buch gestern nicht gelesen.",
-    "Heute regnet es den ganzen Tag in Berlin.",
-]
-HYPOTHESES = [
-    "Ein Mann fährt mit dem Fahrrad durch die Stadt.",
-    "Zwei Hunde spielen im Schnee und ein Kind sieht zu.",
-    "Die Frau liest heute ein anderes Buch.",
-    "Es regnet den ganzen Tag in Berlin.",
-]
-
 
 def test_scores_intervals_and_signatures_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
-    printed = sacrebleu_scores(HYPOTHESES, REFERENCES, tmp_path, "-m", "bleu", "chrf", "ter", "-w", "10", "--confidence")
-    ours = score(HYPOTHESES, REFERENCES, "de")
+    printed = sacrebleu_scores(BAD, REFERENCES, tmp_path, "-m", "bleu", "chrf", "ter", "-w", "10", "--confidence")
+    ours = score(BAD, REFERENCES, "de")
     for declared, theirs in zip(SCORING.scores, printed, strict=True):
         mean, half = theirs["confidence_mean"], theirs["confidence_var"]
         found = [ours.values[key] for key in declared.keys]
