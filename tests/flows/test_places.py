@@ -18,6 +18,7 @@ from flows.places.slurm import SlurmQueue
 from flows.process.runner import exit_file, report_exit
 from tests.clone import ROOT
 from tests.refusals import refused
+from transformer_core import recipes
 from transformer_core.config import Params, check_params
 from transformer_core.places import Kubernetes, Slurm
 from transformer_core.yaml_io import parse_yaml, read_yaml
@@ -26,20 +27,14 @@ TEMPLATES = ROOT / "flows/places/templates"
 KUBERNETES = "1.37"
 HOURS = 3600.0
 
-Settings = Callable[..., Params]
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The default settings with changed keys of section `machine`, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def changed(section: str = "machine", **keys: object) -> Params:
-        document = parse_yaml((ROOT / "transformer_core/recipes/tatoeba.yaml").read_text(encoding="utf-8"), "tatoeba")
-        document[section].update(keys)
-        return check_params(document)
-
-    return changed
+def settings(section: str = "machine", **keys: object) -> Params:
+    """The default settings with changed keys of a section."""
+    document = parse_yaml(recipes.read("tatoeba"), "tatoeba")
+    document[section].update(keys)
+    return check_params(document)
 
 
 # A place, and what its line has.
@@ -56,19 +51,19 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "words"), WRONG)
-def test_a_wrong_place_is_refused(place: dict[str, object], words: str, settings: Settings) -> None:
+def test_a_wrong_place_is_refused(place: dict[str, object], words: str) -> None:
     with refused(78) as raised:
         settings(places={"train": place})
     assert words in str(raised.value)
 
 
-def test_a_place_of_no_stage_is_refused(settings: Settings) -> None:
+def test_a_place_of_no_stage_is_refused() -> None:
     params = settings(places={"trian": {"on": "slurm", "time": "12"}})
     with refused(78, r"machine\.places\.trian: no such stage\. Did you mean train\?"):
         run_elsewhere("train", params.machine.places["trian"], params)
 
 
-def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine(settings: Settings) -> None:
+def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine() -> None:
     first = Job.of("train", settings())
     assert Job.of("train", settings(patience_hours=1.0)).name == first.name
     assert Job.of("train", settings("train", warmup=401)).name != first.name
@@ -80,7 +75,7 @@ OUTCOMES: list[tuple[list[int], int]] = [([0, 0], 0), ([69, 78], 78), ([69, 1], 
 
 
 @pytest.mark.parametrize(("codes", "code"), OUTCOMES)
-def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mends(codes: list[int], code: int, settings: Settings) -> None:
+def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mends(codes: list[int], code: int) -> None:
     job = Job.of("train", settings())
     assert job.outcome() is None
     for rank, ended in enumerate(codes):
@@ -89,7 +84,7 @@ def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mend
     assert (outcome["code"], outcome["message"].rpartition(" ")[2]) == (code, str(code))
 
 
-def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Settings, tmp_path: Path) -> None:
+def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(tmp_path: Path) -> None:
     job, state = Job.of("train", settings(patience_hours=2.0)), tmp_path / "state-00000010.pt"
     job.clear()
     submitted = (tmp_path / f".state/jobs/{job.name}.submitted").stat().st_mtime
@@ -105,7 +100,7 @@ def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(settings: Se
     assert not job.tries_again(75, [state], submitted + 10 * HOURS)
 
 
-def test_a_slurm_job_has_the_options_of_its_place(settings: Settings) -> None:
+def test_a_slurm_job_has_the_options_of_its_place() -> None:
     place = Slurm(on="slurm", time="24:00:00", gpus=8, options={"partition": "gpu"})
     script = SlurmQueue(place, Job.of("train", settings(grace_seconds=200))).script()
     assert {f"#SBATCH --{option}" for option in ("gpus-per-node=8", "partition=gpu", "signal=TERM@230")} <= set(script.splitlines())
@@ -113,7 +108,7 @@ def test_a_slurm_job_has_the_options_of_its_place(settings: Settings) -> None:
         SlurmQueue(Slurm(on="slurm", time="12", prelude="nowhere.sh"), Job.of("train", settings())).script()
 
 
-def objects(place: Kubernetes, settings: Settings) -> list[Any]:
+def objects(place: Kubernetes) -> list[Any]:
     """The objects that would be applied, which Kubernetes would take."""
     found = list(YAML(typ="safe").load_all(KubernetesJobs(place, Job.of("train", settings())).manifest()))
     for one in found:
@@ -126,8 +121,8 @@ def on_kubernetes(tmp_path: Path, **keys: Any) -> Kubernetes:
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int, settings: Settings, tmp_path: Path) -> None:
-    service, job = objects(on_kubernetes(tmp_path, nodes=2, gpus=gpus), settings)
+def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int, tmp_path: Path) -> None:
+    service, job = objects(on_kubernetes(tmp_path, nodes=2, gpus=gpus))
     assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
     template = job["spec"]["template"]
     pod = template["spec"]
@@ -142,9 +137,9 @@ def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int, setti
     assert container["resources"].get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
 
 
-def test_the_pods_satisfy_the_restricted_profile(settings: Settings, tmp_path: Path) -> None:
+def test_the_pods_satisfy_the_restricted_profile(tmp_path: Path) -> None:
     """What Kubernetes' Pod Security Standards ask for in their restricted profile."""
-    _, job = objects(on_kubernetes(tmp_path), settings)
+    _, job = objects(on_kubernetes(tmp_path))
     pod = job["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
@@ -161,24 +156,24 @@ def test_the_claim_is_valid_and_many_nodes_may_mount_it() -> None:
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_a_folder_outside_the_claim_is_refused(settings: Settings) -> None:
+def test_a_folder_outside_the_claim_is_refused() -> None:
     with refused(78, "is not in /shared, where the claim is mounted"):
-        objects(Kubernetes(on="kubernetes", image="i", claim="c", mount="/shared"), settings)
+        objects(Kubernetes(on="kubernetes", image="i", claim="c", mount="/shared"))
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patch")
-def test_a_patch_changes_any_field_of_a_kubernetes_job(settings: Settings, tmp_path: Path) -> None:
+def test_a_patch_changes_any_field_of_a_kubernetes_job(tmp_path: Path) -> None:
     container = {"name": "node", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "200Gi"}}}
     patch = {"spec": {"template": {"spec": {"serviceAccountName": "trainer", "containers": [container]}}}}
     (tmp_path / "patch.yaml").write_text(json.dumps(patch), encoding="utf-8")
-    _, job = objects(on_kubernetes(tmp_path, gpus=8, patch=str(tmp_path / "patch.yaml")), settings)
+    _, job = objects(on_kubernetes(tmp_path, gpus=8, patch=str(tmp_path / "patch.yaml")))
     pod = job["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "trainer"
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8, "memory": "200Gi"}
     assert {"A", "TRANSFORMER_NODES"} <= {one["name"] for one in pod["containers"][0]["env"]}
     (tmp_path / "patch.yaml").write_text("spec: [\n", encoding="utf-8")
     with refused(78, "^kubectl refuses: .*line 1"):
-        objects(on_kubernetes(tmp_path, patch=str(tmp_path / "patch.yaml")), settings)
+        objects(on_kubernetes(tmp_path, patch=str(tmp_path / "patch.yaml")))
 
 
 # What kubectl answers for the job, and the phase.
@@ -192,7 +187,7 @@ STATUS = [
 ]
 
 
-def test_jobs_of_kubernetes_are_asked_for_made_and_deleted(settings: Settings, tmp_path: Path, program: Callable[[str, str], None]) -> None:
+def test_jobs_of_kubernetes_are_asked_for_made_and_deleted(tmp_path: Path, program: Callable[[str, str], None]) -> None:
     """No cluster is here: a program in the place of kubectl answers from a file, and notes what it was asked."""
     program("kubectl", f"""cd {tmp_path}; echo "$*" >> asked; [ -e away ] && {{ echo "Unable to connect" >&2; exit 1; }}
 [ $1 = get ] && cat answer; true""")  # fmt: skip
