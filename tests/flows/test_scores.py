@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from flows.process.paths import DECODED, MANIFEST, RAW, SCORES
@@ -10,7 +8,7 @@ from tests.flows.publishing import SCORES_OF_SET
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json, write_text
 
-pytestmark = pytest.mark.usefixtures("translated")
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 FIGURES = {
     **PUBLISHED, "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
@@ -21,16 +19,10 @@ FIGURES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a test set of four lines and their translations."""
-    monkeypatch.chdir(tmp_path)
+def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     write_json(MANIFEST, ENTRY)
     for file, word in ((RAW / "test.en", "line"), (RAW / "test.de", "Zeile"), (DECODED / "test.hyp", "Reihe")):
         write_text(file, "".join(f"{word} {number}\n" for number in range(1, 5)))
-
-
-def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     write_json(SCORES, FIGURES)
     assert main([]) == 0
     lines = capsys.readouterr().out.split("\n")
