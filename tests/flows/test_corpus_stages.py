@@ -82,11 +82,9 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
     assert files_below(place / "data/bpe") == ["spm.model"]
 
 
-def test_pronunciations_keep_their_pairs_and_a_phoneme_is_one_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("empty_directory")
+def test_pronunciations_keep_their_pairs_and_a_phoneme_is_one_token(capsys: pytest.CaptureFixture[str]) -> None:
     """Also of a copy, of a word that test has with another pronunciation, and of one that is a part of a phoneme's name."""
-    monkeypatch.chdir(tmp_path)
     kept = [("CHURCH", "CH ER1 CH"), ("READ", "R EH1 D"), ("RED", "R EH1 D"), ("B", "B"), ("NEW OXEN", "N UW1 AA1 K S AH0 N")]
     for name, pairs in (("train", [*kept, ("READ", "R IY1 D")]), ("test", [("READ", "R IY1 D")])):
         write_lines(Path(f"{name}.tsv"), ["\t".join(pair) for pair in pairs])
