@@ -89,11 +89,6 @@ def test_what_made_processes_fail_together_decides() -> None:
     assert [deciding(codes) for codes in ([69, 1], [1, 137, 69], [143, 1, 69], [137, 78], [69, 75], [0, 134])] == [1, 137, 1, 78, 75, 134]
 
 
-def environment(nodes: int, rank: int, rendezvous: str, **others: str) -> dict[str, str]:
-    settings = {"NODES": str(nodes), "NODE_RANK": str(rank), "RENDEZVOUS": rendezvous, **others}
-    return {f"TRANSFORMER_{name}": value for name, value in settings.items()}
-
-
 # The environment of a node beside TRANSFORMER_NODES, and its group or the fault.
 GROUPS: list[tuple[dict[str, str], object]] = [
     ({"NODES": "1"}, None),
@@ -136,7 +131,8 @@ class Nodes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int, join_seconds: int = 120) -> "subprocess.Popen[str]":
-        group = environment(2, rank, self.rendezvous, JOIN_SECONDS=str(join_seconds))
+        settings = {"NODES": 2, "NODE_RANK": rank, "RENDEZVOUS": self.rendezvous, "JOIN_SECONDS": join_seconds}
+        group = {f"TRANSFORMER_{name}": str(value) for name, value in settings.items()}
         command = [sys.executable, "-m", "flows.stages", "train", "--here"]
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **group}, text=True, **streams)
