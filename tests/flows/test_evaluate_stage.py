@@ -19,7 +19,6 @@ from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.baselines.recurrent import Recurrent
 from transformer_core.baselines.sizes import RecurrentSize
-from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.evaluation.metrics import SCORING
 from transformer_core.evaluation.report import Attended
@@ -34,6 +33,7 @@ TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spiele
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
 INTERVALS = {"bleu_low": 19.92, "bleu_high": 100.0, "chrf_low": 46.83, "chrf_high": 100.0, "ter_low": 0.0, "ter_high": 51.29}
 HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
+PARAMS = changed(recipes.load("tatoeba"), "download", corpus="tiny")
 
 
 def lay_out(root: Path) -> None:
@@ -72,14 +72,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def params() -> Params:
-    return changed(recipes.load("tatoeba"), "download", corpus="tiny")
-
-
-def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
+def test_scores_are_flat_rounded_and_of_the_test_split(here: Path) -> None:
     write_lines(here / "results/decode/valid.hyp", TARGET)
-    run(params)
+    run(PARAMS)
     metrics = read_json(SCORES)
     signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
     # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
@@ -165,13 +160,13 @@ def test_a_command_adds_comet_to_scores_metrics_report_and_record(here: Path) ->
     assert record.metrics["valid/comet"].value == 100
 
 
-def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Params) -> None:
+def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path) -> None:
     """Valid is too short to be seen as text without spaces; 13a would take its sentences for words."""
     write_lines(here / "data/raw/valid.de", ["早上好。"] * 3)
     write_lines(here / "results/decode/valid.hyp", ["晚上好。"] * 3)
     for file in ("data/raw/test.de", "results/decode/test.hyp"):
         write_lines(here / file, ["我们明天去公园散步。", "他的弟弟在一家很大的医院工作。", "请把窗户打开,房间里太热了。"])
-    run(params)
+    run(PARAMS)
     scores = read_json(SCORES)
     assert "|tok:zh|" in scores["signature"]
     assert "paper_bleu" not in scores.keys() | scores["valid"].keys()
@@ -179,8 +174,8 @@ def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Para
 
 
 @pytest.mark.usefixtures("here")
-def test_the_record_is_that_of_a_child_run_of_the_training(params: Params) -> None:
-    run(params)
+def test_the_record_is_that_of_a_child_run_of_the_training() -> None:
+    run(PARAMS)
     (record,) = recorded()
     assert (record.parent, record.status) == ("f00d", "FINISHED")
     assert record.tags.items() >= {"kind": "evaluation", "corpus": "tiny"}.items()
@@ -198,8 +193,8 @@ def test_the_record_is_that_of_a_child_run_of_the_training(params: Params) -> No
 
 
 @pytest.mark.usefixtures("here")
-def test_another_search_training_or_output_is_another_run_but_not_another_day_or_machine(params: Params) -> None:
-    run(params)
+def test_another_search_training_or_output_is_another_run_but_not_another_day_or_machine() -> None:
+    run(PARAMS)
     statistics, outputs, model = map(Path, ("results/decode/statistics.json", "results/decode/test.hyp", "models/averaged/config.json"))
     for path, old, new, runs in (
         (statistics, "2026-01-31", "2026-02-01", 1),
@@ -211,12 +206,12 @@ def test_another_search_training_or_output_is_another_run_but_not_another_day_or
         text = path.read_text(encoding="utf-8")
         assert old in text
         write(path, text.replace(old, new))
-        run(params)
+        run(PARAMS)
         assert len(recorded()) == runs
     assert [record.parent for record in recorded()] == ["f00d", "f00d", "f00d", "c0ffee"]
 
 
-def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:
+def test_invalid_inputs_are_named_and_nothing_is_written(here: Path) -> None:
     faults: list[tuple[str, bytes | None, str]] = [
         ("models/averaged/config.json", None, "models/averaged/config.json: no such file. Make it with: dvc repro average"),
         ("results/decode/test.hyp", None, "results/decode/test.hyp: no such file"),
@@ -234,35 +229,35 @@ def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Par
         right = (here / name).read_bytes()
         (here / name).unlink() if content is None else (here / name).write_bytes(content)
         with refused(65) as error:
-            run(params)
+            run(PARAMS)
         assert str(error.value).startswith(fault)
         assert not list(here.glob("results/*.*")), name
         (here / name).write_bytes(right)
     assert error.value.remedy.endswith("or set evaluate.allow_tokenised: true.")
     with refused(78, "data/raw: holds tiny from en to de, but section download names other from en to de"):
-        run(changed(params, "download", corpus="other"))
+        run(changed(PARAMS, "download", corpus="other"))
     assert not (here / SCORES).exists()
     write_lines(here / "data/raw/test.de", (line.replace(".", " .") for line in TARGET))
-    run(changed(params, "evaluate", allow_tokenised=True))
+    run(changed(PARAMS, "evaluate", allow_tokenised=True))
     assert read_json(SCORES)["bleu"] == 66.97  # 13a parts the full stop anyway.
 
 
-def test_the_report_is_given_what_the_stages_before_left(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_given_what_the_stages_before_left(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Few subwords of the tests' vocabulary; the second sentence is the first of median length.
     write_lines(here / "data/raw/test.en", ["a cat", "the dog sees a cat", "a cat sees the house"])
     write_lines(here / "results/decode/test.hyp", [TEXT[3], TEXT[2], TEXT[3]])
-    record_run("clean", params, 12.34)
-    record_run("decode", changed(params, "decode", beam=9), 56.78)  # With other settings.
+    record_run("clean", PARAMS, 12.34)
+    record_run("decode", changed(PARAMS, "decode", beam=9), 56.78)  # With other settings.
     lock = "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n"
     write(here / "dvc.lock", lock)
     RunRecord(id="f00d", tags={"devices": "8 x cuda", "mlflow.runName": "a name"}).write()
-    assert gather(params, SCORING).lineage.outputs == {}  # DVC does not run the stage.
+    assert gather(PARAMS, SCORING).lineage.outputs == {}  # DVC does not run the stage.
     monkeypatch.setenv("DVC_STAGE", "evaluate")
-    report = gather(changed(params, "evaluate", examples=2), SCORING)
+    report = gather(changed(PARAMS, "evaluate", examples=2), SCORING)
     assert isinstance(report.attention, Attended)
     assert len(report.examples) == 2
     assert [report.seconds[stage] for stage in ("clean", "decode", "train")] == [12.3, None, 2.0]  # The model says so of the training.
-    assert (report.settings["train"]["warmup"], "machine" in report.settings) == (params.train.warmup, False)
+    assert (report.settings["train"]["warmup"], "machine" in report.settings) == (PARAMS.train.warmup, False)
     assert (report.lineage.report["torch"], report.lineage.report["sacrebleu"]) == (version("torch"), version("sacrebleu"))
     assert (report.lineage.training, report.lineage.outputs) == ({"devices": "8 x cuda"}, {"data/clean": "1234.dir"})
     assert (report.attention.index, "".join(report.attention.maps.source)) == (1, "▁the▁dog▁sees▁a▁cat</s>")
@@ -277,22 +272,22 @@ def test_a_report_without_attention_says_why(here: Path) -> None:
     assert str(attention_of(["a cat"], [TEXT[3]])).startswith("This model keeps no attention weights")
 
 
-def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_is_exactly_right(here: Path, params: Params) -> None:
+def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_is_exactly_right(here: Path) -> None:
     """chrF2 ignores white space, and is 0 of two empty lines. The references have Windows' line ends and two spaces."""
     write_lines(here / "data/raw/test.de", [f"{line}\r" for line in (TARGET[0], "", TARGET[2].replace(" ", "  ", 1))])
     write_lines(here / "results/decode/test.hyp", [TARGET[0].replace(" ", "", 1), "", TARGET[2]])
-    run(params)
+    run(PARAMS)
     assert "Exactly right: 2</strong> of 3 sentences" in (here / "results/report.html").read_text(encoding="utf-8")
     sentences = (here / "results/sentences.html").read_text(encoding="utf-8")
     assert re.findall(r'<tr(.*?)><td class="number">\d</td>', sentences) == ["", ' class="exact"', ' class="exact"']
     assert sentences.count("<tr") == 1 + 3
 
 
-def test_references_are_normalised_and_a_line_too_long_for_ter_told(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    run(params)
+def test_references_are_normalised_and_a_line_too_long_for_ter_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(PARAMS)
     assert "normalised" not in capsys.readouterr().err
     write_lines(here / "data/raw/test.de", (normalize("NFD", line) for line in ["ü " * 201, *TARGET[1:]]))
-    run(params)
+    run(PARAMS)
     scores, (out, err) = read_json(SCORES), capsys.readouterr()
     assert scores["signature"].endswith("|ref:normalised")
     assert "data/raw/test.de: 1 of 3 lines have characters that no translation has; they are normalised to be scored" in err.split("\n")
