@@ -59,6 +59,10 @@ SETTINGS = Train(
 )  # fmt: skip
 
 
+def changed(**settings: Any) -> Train:
+    return SETTINGS.model_copy(update=settings)
+
+
 class Watcher(Observer):
     """Keeps the records it receives; its state is their number."""
 
@@ -163,8 +167,7 @@ def test_microbatches_add_up_to_the_big_batch(split: BinarizedSplit, tmp_path: P
         found, after = [], []
         for rows_times_longest in (10_000, 24):
             model = build(dtype, STILL, device)
-            changes = {"updates": 1, "tokens_per_update": 10_000, "tokens_per_microbatch": rows_times_longest, "warmup": 1}
-            settings = SETTINGS.model_copy(update={**changes, "precision": precision})
+            settings = changed(updates=1, tokens_per_update=10_000, tokens_per_microbatch=rows_times_longest, warmup=1, precision=precision)
             trainer_of(model, split, tmp_path / precision / str(rows_times_longest), settings).run()
             found.append(gradients(model))
             after.append(weights(model))
@@ -184,13 +187,12 @@ def test_a_gpu_finds_the_gradients_of_a_cpu(split: BinarizedSplit, tmp_path: Pat
         for device in ("cpu", "cuda"):
             model = build(dtype, STILL, device)
             chosen = "float32" if device == "cpu" and precision == "bf16" else precision
-            settings = SETTINGS.model_copy(update={"updates": 1, "precision": chosen})
-            trainer_of(model, split, tmp_path / precision / device, settings).run()
+            trainer_of(model, split, tmp_path / precision / device, changed(updates=1, precision=chosen)).run()
             found.append(gradients(model).cpu())
         assert (found[0] - found[1]).abs().max() <= tolerance * found[0].abs().max()
 
 
-SEGMENTED_ANEW = SETTINGS.model_copy(update={"bpe_dropout": 0.3})
+SEGMENTED_ANEW = changed(bpe_dropout=0.3)
 
 
 def segmenting(text: Path, settings: Train = SEGMENTED_ANEW) -> tuple[BinarizedSplit, BpeDropout]:
@@ -212,7 +214,7 @@ CUT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", CUT.values(), ids=CUT.keys())
 def test_a_resumed_training_is_bit_equal(split: BinarizedSplit, text: Path, tmp_path: Path, changes: dict[str, Any], device: str) -> None:
     """One training is stopped again and again: its weights and records are those of a training that is not. In low precision it learns."""
-    settings = SETTINGS.model_copy(update=changes)
+    settings = changed(**changes)
     new_dropout: Callable[[], BpeDropout | None] = lambda: None  # noqa: E731
     if settings.segments_anew:
         split, new_dropout = segmenting(text)[0], lambda: segmenting(text, settings)[1]
@@ -262,7 +264,7 @@ def test_without_dropout_r_drop_changes_no_gradient_and_no_record(split: Binariz
     found = []
     for alpha in (0.0, 5.0):
         watcher, model = Watcher(), build(torch.float64, STILL)
-        settings = SETTINGS.model_copy(update={"updates": 1, "precision": "float64", "r_drop": alpha})
+        settings = changed(updates=1, precision="float64", r_drop=alpha)
         trainer = trainer_of(model, split, tmp_path / str(alpha), settings, watcher)
         progress = trainer.run()
         (record,) = watcher.records
@@ -276,8 +278,7 @@ def test_without_dropout_r_drop_changes_no_gradient_and_no_record(split: Binariz
 
 def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path: Path) -> None:
     watcher = Watcher()
-    settings = SETTINGS.model_copy(update={"updates": 100, "learning_rate_factor": 0.5, "warmup": 50, "validate_every": 50})
-    trainer_of(build(), split, tmp_path, settings, watcher).run()
+    trainer_of(build(), split, tmp_path, changed(updates=100, learning_rate_factor=0.5, warmup=50, validate_every=50), watcher).run()
     assert [record.update for record in watcher.records] == list(range(20, 101, 20))
     assert watcher.validations == [50, 100]
     first, last = watcher.records[0], watcher.records[-1]
@@ -288,9 +289,9 @@ def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path:
 def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split: BinarizedSplit, tmp_path: Path) -> None:
     """`precision: auto` is bf16 on one node and fp16 on the next."""
     with pytest.raises(Interrupted):
-        trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"precision": "bf16"}), stop_after=11).run()
+        trainer_of(build(), split, tmp_path, changed(precision="bf16"), stop_after=11).run()
     watcher = Watcher()
-    trainer = resumed(split, tmp_path, SETTINGS.model_copy(update={"precision": "fp16"}), watcher=watcher)
+    trainer = resumed(split, tmp_path, changed(precision="fp16"), watcher=watcher)
     assert trainer.run().update == SETTINGS.updates
     assert [record.skipped for record in watcher.records] == [0, 0]
 
@@ -318,8 +319,7 @@ def breaking(
         history.append(weights(model))
         return {"nll": 0.0}
 
-    settings = SETTINGS.model_copy(update={"validate_every": 1, "updates": 20} | changes)
-    trainer = trainer_of(model, split, path, settings, watcher, stop_after, validate)
+    trainer = trainer_of(model, split, path, changed(**{"validate_every": 1, "updates": 20} | changes), watcher, stop_after, validate)
     model.break_in(trainer, broken)
     return model, trainer, history
 
@@ -412,7 +412,7 @@ NLLS = [3.0, 2.0, 2.5, 1.9, 2.1, 2.2, 2.0, 1.0]
 @pytest.mark.parametrize("last", [6, 12])
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSplit, tmp_path: Path, last: int, killed: bool) -> None:
-    settings = SETTINGS.model_copy(update={"updates": 12, "validate_every": 6, "save_every": 6})
+    settings = changed(updates=12, validate_every=6, save_every=6)
     straight = build()
     trainer_of(straight, split, tmp_path / "straight", settings).run()
 
@@ -441,7 +441,7 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
 @pytest.mark.parametrize("at", ["_write_checkpoint", "_write_state"])
 def test_a_failed_write_costs_nothing(split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int) -> None:
     """As a kill between the writes of state and checkpoint; updates 4 and 8 are saved without a validation."""
-    settings = SETTINGS.model_copy(update={"updates": 12, "save_every": 2, "validate_every": 6, "keep": 4})
+    settings = changed(updates=12, save_every=2, validate_every=6, keep=4)
     trainer_of(build(), split, tmp_path / "straight", settings).run()
     write = getattr(StateDirectory, at)
 
@@ -463,8 +463,7 @@ def test_a_failed_write_costs_nothing(split: BinarizedSplit, tmp_path: Path, mon
 
 @pytest.mark.parametrize("stop_after", [10**6, 3, 11, 13])
 def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split: BinarizedSplit, tmp_path: Path, stop_after: int) -> None:
-    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
-    settings = SETTINGS.model_copy(update=changes)
+    settings = changed(updates=100, validate_every=2, save_every=2, patience=3, keep=1, keep_best=2, seed=4)
     trainer = trainer_of(build(), split, tmp_path, settings, stop_after=stop_after, validate=scripted(NLLS))
     if stop_after < 100:
         with pytest.raises(Interrupted):
@@ -478,18 +477,16 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
 
 def test_patience_counts_the_validations_of_the_last_stage_alone(split: BinarizedSplit, tmp_path: Path) -> None:
     stages = [MixStage(until=0.1, weights={"old": 1}), MixStage(weights={"old": 1, "new": 1})]
-    changes = {"updates": 100, "validate_every": 2, "save_every": 2, "patience": 3, "keep": 1, "keep_best": 0, "mix": stages}
+    settings = changed(updates=100, validate_every=2, save_every=2, patience=3, keep=1, keep_best=0, mix=stages)
     parts = replace(split, part_names=["old", "new"], part_of=np.arange(len(split), dtype=np.uint16) % 2)
     nlls = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 8.0, 8.0, 8.0, 8.0, 8.0]
-    settings = SETTINGS.model_copy(update=changes)
     # The first stage ends after update 10; the best validation after it is that after update 14, and three more were not better.
     assert trainer_of(build(), parts, tmp_path, settings, validate=scripted(nlls)).run().update == 20
 
 
 def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(split: BinarizedSplit, tmp_path: Path) -> None:
     """Its first end, after update 10, is no multiple of `save_every`, and its validation is the best."""
-    changes = {"updates": 12, "cooldown": 0.0, "validate_every": 4, "save_every": 4, "keep": 2, "keep_best": 1}
-    settings = SETTINGS.model_copy(update=changes)
+    settings = changed(updates=12, cooldown=0.0, validate_every=4, save_every=4, keep=2, keep_best=1)
     trainer_of(build(), split, tmp_path / "straight", settings, validate=scripted([1.0, 2.0, 3.0])).run()
     shorter = settings.model_copy(update={"updates": 10})
     trainer_of(build(), split, tmp_path / "longer", shorter, validate=scripted([1.0, 2.0, 0.5])).run()
@@ -522,7 +519,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[PackedBatch]:
     return captured
 
 
-OF_SHAPES = SETTINGS.model_copy(update={"precision": "bf16", "tokens_per_update": 600, "tokens_per_microbatch": 300})
+OF_SHAPES = changed(precision="bf16", tokens_per_update=600, tokens_per_microbatch=300)
 
 
 def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_shapes_take_the_plain_path(
@@ -586,7 +583,7 @@ def test_an_error_in_the_loaders_thread_is_that_of_the_training(split: Binarized
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
 def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
     """Between the parts of an update nothing asks the device for a value: neither a number nor the size of a result."""
-    trainer = trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"r_drop": alpha, "updates": 4}))
+    trainer = trainer_of(build(), split, tmp_path, changed(r_drop=alpha, updates=4))
     seen: set[str] = set()
     update = trainer._updater.run
 
@@ -625,8 +622,7 @@ TOO_MANY = "78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not 
 def train_in_little_memory(_: Rank, data: Path, tokens_per_microbatch: int, path: Path, ends: str) -> None:
     """Train with 700 MB more than at the start; it ends as "fits", or with exit code, number of updates and message of the error."""
     # An update is an epoch, with all its micro-batches; the third goes on while the state after the second is written.
-    few = {"updates": 3, "save_every": 2, "validate_every": 2}
-    settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": tokens_per_microbatch, **few})
+    settings = changed(tokens_per_update=4000, tokens_per_microbatch=tokens_per_microbatch, updates=3, save_every=2, validate_every=2)
     size = TransformerSize(layers=1, d_model=8192, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
     trainer = trainer_of(build(torch.float32, size), open_split(data / "train"), path, settings)
     here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -649,9 +645,8 @@ def test_memory_runs_out_at_the_start_or_never(data: Path, tmp_path: Path, proce
 
 @pytest.mark.gpu
 def test_gpu_memory_runs_out_before_the_first_update(split: BinarizedSplit, tmp_path: Path) -> None:
-    settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": 4000})
     wide = TransformerSize(layers=1, d_model=4096, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
-    trainer = trainer_of(build(size=wide, device="cuda"), split, tmp_path, settings)
+    trainer = trainer_of(build(size=wide, device="cuda"), split, tmp_path, changed(tokens_per_update=4000, tokens_per_microbatch=4000))
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 100_000_000) / total)
     try:
@@ -662,7 +657,7 @@ def test_gpu_memory_runs_out_before_the_first_update(split: BinarizedSplit, tmp_
     assert trainer.progress.update == 0
 
 
-SAVING = SETTINGS.model_copy(update={"updates": 14, "save_every": 2, "validate_every": 2})
+SAVING = changed(updates=14, save_every=2, validate_every=2)
 
 
 def train_to_be_killed(data: Path, path: Path, saves: int) -> None:
@@ -744,7 +739,7 @@ def trained(
 ) -> dict[str, torch.Tensor]:
     """Train as one of the ranks: gradients and weights after each validation, and the weights at the end; empty if it was stopped."""
     model = build(torch.float64 if precision == "float64" else torch.float32, device=str(rank.device))
-    settings = SETTINGS.model_copy(update={"precision": precision} | changes)
+    settings = changed(precision=precision, **changes)
     found, after = [], []
 
     def validate() -> dict[str, float]:
@@ -823,9 +818,8 @@ def test_devices_resume_to_the_bit_dropout_on(of_devices: dict[int, Path], devic
 @pytest.mark.parametrize("devices", [2, 3])
 def test_one_device_goes_on_where_several_stopped(of_devices: dict[int, Path], split: BinarizedSplit, devices: int) -> None:
     """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
-    settings = SETTINGS.model_copy(update={"precision": "float64"})
     model = build(torch.float64)
-    trainer = trainer_of(model, split, of_devices[devices] / "handed over", settings)
+    trainer = trainer_of(model, split, of_devices[devices] / "handed over", changed(precision="float64"))
     assert trainer.resume()
     assert 7 <= trainer.progress.update <= 9
     trainer.run()
@@ -849,9 +843,8 @@ def disagreeing(rank: Rank, data: Path, out: Path) -> None:
             return {"nll": 0.0}
 
         states = StateDirectory(out / (name if rank.index == 0 or name != "state" else "of another machine"), 2)
-        settings = SETTINGS.model_copy(update=changes)
         try:
-            trainer = Trainer(model, open_split(data / "train"), settings, rank, states, Observer(), validate, bool)
+            trainer = Trainer(model, open_split(data / "train"), changed(**changes), rank, states, Observer(), validate, bool)
             trainer.resume()
             trainer.run()
         except UserError as error:
@@ -879,7 +872,7 @@ def disagreeing(rank: Rank, data: Path, out: Path) -> None:
 def disagreed(data: Path, split: BinarizedSplit, tmp_path_factory: pytest.TempPathFactory, processes: ForkServerContext) -> Path:
     """What two ranks that differ have written, see `disagreeing`. Only the second one has a state."""
     out = tmp_path_factory.mktemp("disagreed")
-    trainer_of(build(size=STILL), split, out / "of another machine", SETTINGS.model_copy(update={"updates": 10})).run()
+    trainer_of(build(size=STILL), split, out / "of another machine", changed(updates=10)).run()
     run_ranks(processes, 2, disagreeing, data, out)
     return out
 
