@@ -193,23 +193,18 @@ stages:
 """
 
 
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
-    """A repository of three stages as the working directory; something kills the second."""
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("empty_directory")
+def test_the_reason_of_a_sweep_names_the_stage_that_was_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a repository of three stages, of which something kills the second."""
     git("init", "-q")
     write_text(Path("pretrained/parent/spm.model"), "a model")
     Repo.init().add("pretrained/parent")
     Path("dvc.yaml").write_text(STAGES)
     git("add", "-A")
     git("commit", "-q", "-m", "a")
-    return snapshot()
-
-
-def test_the_reason_of_a_sweep_names_the_stage_that_was_killed(small: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
     base = Trial("base", 1, {}, "0123456789abcdef")
     with pytest.raises(StageError, match=r"^train: failed to reproduce 'train': .*exited with -9 \(exit code 137\)$"):
-        train(base, small, Machine(patience_hours=1e-6))
+        train(base, snapshot(), Machine(patience_hours=1e-6))
     (folder,) = WORKTREES.glob("*/")
     assert (folder / ".state/exit/bpe.json").exists()
     written = capsys.readouterr().err
