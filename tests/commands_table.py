@@ -38,7 +38,7 @@ def _targets() -> str:
 
 def _options(parsers: Iterable[argparse.ArgumentParser], program: str) -> str:
     commands = [command for parser in parsers for command in _commands(parser)]
-    return _list((_heading(command).removeprefix(program), f"{_purpose(command)} {_names(command)}".strip()) for command in commands)
+    return _list((_heading(command).removeprefix(program), _meaning(command)) for command in commands)
 
 
 def _parsers_of_flows() -> Iterator[argparse.ArgumentParser]:
@@ -74,15 +74,12 @@ def _heading(command: argparse.ArgumentParser) -> str:
     return " ".join([command.prog, *arguments])
 
 
-def _purpose(command: argparse.ArgumentParser) -> str:
+def _meaning(command: argparse.ArgumentParser) -> str:
+    """The purpose of a command and its options; `--help` says what each means."""
     first, *rest = (command.description or "").partition("\n\n")[0].split()
-    return " ".join([first.capitalize(), *rest]).removesuffix(".") + "."
-
-
-def _names(command: argparse.ArgumentParser) -> str:
-    """The options of a command; `--help` says what each means."""
+    purpose = " ".join([first.capitalize(), *rest]).removesuffix(".") + "."
     options = [action for action in command._get_optional_actions() if not isinstance(action, argparse._HelpAction)]
-    return ", ".join(f"`{option.option_strings[0]}`" for option in options)
+    return f"{purpose} {', '.join(f'`{option.option_strings[0]}`' for option in options)}".strip()
 
 
 def _value(argument: argparse.Action) -> str:
