@@ -43,6 +43,7 @@ FAULTS = [
     ("score_by:", "score_by: both", "clean.drop_worst: must be above 0 where clean.score_by is both, got 0."),
     ("  max_tokens: 128", "  max_tokens: 5000", "binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of "),
     ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
+    ("  preset: tiny", "  preset: tiny\n  architecture: parser", "model.architecture: parser is for download.target tree alone, got de"),
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
     ("  warmup: 400", "\twarmup: 400", ":49: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
     ("  warmup: 400", "  warmup: [", ":51: not valid YAML (expected ',' or ']', but got ':')"),

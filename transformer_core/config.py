@@ -384,6 +384,8 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
         bounds = f"train.tokens_per_microbatch ({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         fault = f"a pair of {binarize.max_tokens} tokens does not fit the smaller of {bounds}"
         yield "binarize.max_tokens", fault, "Lower it or raise them."
+    if (only := architectures()[size.architecture].target) not in (None, download.target):
+        yield "model.architecture", f"{size.architecture} is for download.target {only} alone, got {download.target}", "Choose another."
     if params.bpe.lowercase and download.task.cased_because:
         yield "bpe.lowercase", f"must be false where download.target is {download.target}, got true", download.task.cased_because
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):

@@ -67,6 +67,7 @@ class Architecture(NamedTuple):
     size: type[ModelSize]
     presets: Mapping[str, ModelSize]
     model: str
+    target: str | None = None  # The only `download.target` that it is for; None for any.
 
 
 @cache
