@@ -75,6 +75,12 @@ SMALL = TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=6
 TINY = TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1)
 
 
+def presets_of(kind: type[TransformerSize]) -> dict[str, TransformerSize]:
+    """Return the presets of a variant of the Transformer: base, small and tiny."""
+    presets = {"base": BASE, "small": SMALL, "tiny": TINY}
+    return {name: kind(**{key: value for key, value in vars(size).items() if key != "architecture"}) for name, size in presets.items()}
+
+
 class Table3Row(NamedTuple):
     """A row of the paper's Table 3: sizes, training settings, and the paper's results on newstest2013."""
 

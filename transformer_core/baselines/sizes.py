@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from transformer_core.errors import configuration_error
-from transformer_core.presets import BASE, SMALL, TINY, TransformerSize
+from transformer_core.presets import TransformerSize, presets_of
 from transformer_core.schema import PositiveInt
 from transformer_core.sizes import Architecture, ModelSize, key
 
@@ -132,13 +132,9 @@ _BYTENET = {
     "small": ByteNetSize(layers=10, d_model=512, dropout=0.1),
     "tiny": ByteNetSize(layers=5, d_model=256, dropout=0.1),
 }
-_ABLATION = {
-    name: AblationSize(**{key: value for key, value in vars(size).items() if key != "architecture"})
-    for name, size in {"base": BASE, "small": SMALL, "tiny": TINY}.items()
-}
 ARCHITECTURES = {
     "recurrent": Architecture(RecurrentSize, _RECURRENT, "transformer_core.baselines.recurrent:recurrent_model"),
     "convolutional": Architecture(ConvolutionalSize, _CONVOLUTIONAL, "transformer_core.baselines.convolutional:Convolutional"),
     "bytenet": Architecture(ByteNetSize, _BYTENET, "transformer_core.baselines.bytenet:ByteNet"),
-    "ablation": Architecture(AblationSize, _ABLATION, "transformer_core.baselines.ablations:Ablation"),
+    "ablation": Architecture(AblationSize, presets_of(AblationSize), "transformer_core.baselines.ablations:Ablation"),
 }

@@ -69,8 +69,8 @@ class ModelConfig(Section, strict=False):
     @classmethod
     def _without_former_keys(cls, model: object) -> object:
         """Leave out what earlier versions wrote and no longer exists: keys that are null, and a `source_unit` that is the token."""
-        former = (None, "token")
-        return {key: value for key, value in model.items() if value not in former} if isinstance(model, dict) else model
+        former = {"source_unit": "token"}
+        return {key: value for key, value in model.items() if value not in (None, former.get(key))} if isinstance(model, dict) else model
 
 
 def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path, *others: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK
+from transformer_core.corpus.tokens.subword import SPACE_MARK, begin_words
 from transformer_core.models.transformer import Transformer, TransformerState
 from transformer_core.parsing.sizes import ParserSize
 from transformer_core.parsing.trees import WORD_SYMBOL
@@ -46,7 +46,7 @@ class Parser(Transformer):
         self.register_buffer("writes", torch.zeros(vocab_size))
 
     def read_vocabulary(self, pieces: Sequence[str]) -> None:
-        self.begins.copy_(torch.tensor([piece.startswith(SPACE_MARK) or token == EOS for token, piece in enumerate(pieces)]))
+        self.begins.copy_(torch.tensor(begin_words(pieces)))
         self.writes.copy_(torch.tensor([piece == SPACE_MARK + WORD_SYMBOL for piece in pieces]))
 
     def encode(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:

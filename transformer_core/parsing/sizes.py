@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_core.presets import BASE, SMALL, TINY, TransformerSize
+from transformer_core.presets import TransformerSize, presets_of
 from transformer_core.sizes import Architecture
 from transformer_core.tasks import TREES
 
@@ -15,8 +15,4 @@ class ParserSize(TransformerSize):
     architecture: Literal["parser"] = "parser"  # type: ignore[assignment]
 
 
-_PRESETS = {
-    name: ParserSize(**{key: value for key, value in vars(size).items() if key != "architecture"})
-    for name, size in {"base": BASE, "small": SMALL, "tiny": TINY}.items()
-}
-ARCHITECTURES = {"parser": Architecture(ParserSize, _PRESETS, "transformer_core.parsing.parser:Parser", TREES)}
+ARCHITECTURES = {"parser": Architecture(ParserSize, presets_of(ParserSize), "transformer_core.parsing.parser:Parser", TREES)}

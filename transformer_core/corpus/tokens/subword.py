@@ -87,7 +87,7 @@ class Subword:
     @cached_property
     def begins_word(self) -> list[bool]:
         """Whether each token id begins a word; eos is a word of its own."""
-        return [piece.startswith(SPACE_MARK) or token == EOS for token, piece in enumerate(self.pieces)]
+        return begin_words(self.pieces)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text and eos; the text is normalised first, as training text was."""
@@ -180,6 +180,11 @@ def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterato
         if random.random() * (total - number) < wanted - drawn:
             drawn += 1
             yield line
+
+
+def begin_words(pieces: Sequence[str]) -> list[bool]:
+    """Return whether each of all pieces of a vocabulary, by id, begins a word; eos is a word of its own."""
+    return [piece.startswith(SPACE_MARK) or token == EOS for token, piece in enumerate(pieces)]
 
 
 def train_subword(lines: Iterable[str], path: Path, settings: Bpe, **options: Any) -> None:
