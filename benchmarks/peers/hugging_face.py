@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from peers import plain_torch
 from peers.job import Job
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, padded
+from transformer_core.corpus.tokens.subword import EOS, PAD, Subword, padded
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.hugging_face import export_model
+from transformer_core.decoding.hugging_face import config_of, export_model
 from transformer_core.decoding.translator import batches_of
 from transformer_core.models.directory import SUBWORD
 from transformer_core.training.loader import Batch
@@ -23,28 +23,8 @@ class Marian(nn.Module):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        size = job.setting.size
-        config = transformers.MarianConfig(
-            vocab_size=job.setting.vocab_size,
-            d_model=size.d_model,
-            encoder_layers=size.layers,
-            decoder_layers=size.layers,
-            encoder_attention_heads=size.heads,
-            decoder_attention_heads=size.heads,
-            encoder_ffn_dim=size.d_ff,
-            decoder_ffn_dim=size.d_ff,
-            activation_function="relu",
-            scale_embedding=True,
-            max_position_embeddings=plain_torch.POSITIONS,
-            pad_token_id=PAD,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-            decoder_start_token_id=BOS,
-            dropout=size.dropout,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
-        )
+        settings = config_of(job.setting.size, job.setting.vocab_size) | {"max_position_embeddings": plain_torch.POSITIONS}
+        config = transformers.MarianConfig.from_dict(settings, attn_implementation=job.attention)
         self.model = transformers.MarianMTModel(config)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -31,6 +31,7 @@ from transformer_core.sizes import ModelSize
 _MISSING = "Name the folder of a Marian model of Hugging Face's transformers."
 _POSITIONS = 512  # As OPUS-MT's models have; transformers computes that many encodings when it loads a model.
 _FILES = {CONFIG, WEIGHTS, MARIAN_SUBWORD, "target.spm", "vocab.json", "generation_config.json", "tokenizer_config.json"}
+_TOKENS = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
 # Their names of our sizes.
 _SIZES = {
     **{name: (name,) for name in ("d_model", "encoder_layers", "decoder_layers", "dropout", "attention_dropout")},
@@ -123,6 +124,16 @@ def unsupported(size: ModelSize) -> str:
     return ""
 
 
+def config_of(size: TransformerSize, vocab_size: int) -> dict[str, Any]:
+    """Return the content of their config.json for a model of these sizes."""
+    kind = {"architectures": ["MarianMTModel"], "model_type": "marian", "dtype": "float32", "scale_embedding": True}
+    sizes = {"vocab_size": vocab_size, "decoder_vocab_size": vocab_size, "max_position_embeddings": _POSITIONS}
+    depths = dict(zip(("encoder_layers", "decoder_layers"), size.depths, strict=True))
+    sizes |= {name: depths.get(ours, getattr(size, ours)) for ours, names in _SIZES.items() for name in names}
+    ties = {"share_encoder_decoder_embeddings": size.tied == "all", "tie_word_embeddings": size.tied != "none"}
+    return {**kind, **sizes, **ties, **_TOKENS}
+
+
 def export_model(source: Path, out: Path) -> None:
     """Write the model of a directory as a MarianMTModel with its MarianTokenizer, atomically; an earlier export is replaced.
 
@@ -141,19 +152,13 @@ def export_model(source: Path, out: Path) -> None:
     weights["final_logits_bias"] = weights["final_logits_bias"][None]
     out, search = out.resolve(), config.decode or PAPER_SEARCH
     check_free(out, MARIAN_SUBWORD, _FILES)
-    tokens = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
     with new_directory(out) as temporary:
         save_file({name: weight.contiguous() for name, weight in weights.items()}, temporary / WEIGHTS, metadata={"format": "pt"})
-        kind = {"architectures": ["MarianMTModel"], "model_type": "marian", "dtype": "float32", "scale_embedding": True}
-        sizes = {"vocab_size": subword.vocab_size, "decoder_vocab_size": subword.vocab_size, "max_position_embeddings": _POSITIONS}
-        depths = dict(zip(("encoder_layers", "decoder_layers"), size.depths, strict=True))
-        sizes |= {name: depths.get(ours, getattr(size, ours)) for ours, names in _SIZES.items() for name in names}
-        ties = {"share_encoder_decoder_embeddings": size.tied == "all", "tie_word_embeddings": size.tied != "none"}
-        write_json(temporary / CONFIG, {**kind, **sizes, **ties, **tokens})
+        write_json(temporary / CONFIG, config_of(size, subword.vocab_size))
         # The end of a search by CTranslate2 and by `Search.patience`, and the tokens that no output has.
         ends = {"num_beams": search.beam, "length_penalty": search.alpha, "early_stopping": True, "max_length": _POSITIONS}
         never = {"suppress_tokens": [PAD, UNK, BOS], "begin_suppress_tokens": [EOS], "forced_eos_token_id": EOS}
-        write_json(temporary / "generation_config.json", {**ends, **never, **tokens})
+        write_json(temporary / "generation_config.json", {**ends, **never, **_TOKENS})
         languages = {"source_lang": config.source, "target_lang": config.target, "model_max_length": _POSITIONS}
         named = {"pad_token": SPECIAL[PAD], "unk_token": SPECIAL[UNK], "eos_token": SPECIAL[EOS], "clean_up_tokenization_spaces": False}
         write_json(temporary / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **languages, **named})
