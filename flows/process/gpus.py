@@ -15,7 +15,6 @@ from tempfile import gettempdir
 from flows.process.runner import echo
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
 _QUERY_SECONDS = 60
 _PAUSE_SECONDS = 2.0
 
@@ -41,14 +40,20 @@ def free_gpus(most: int | None = None) -> Iterator[None]:
 
 def visible_gpus() -> dict[str, str]:
     """Return the GPUs that this process may use: the name of each for CUDA, and its UUID, by which all processes know it."""
-    try:
-        rows = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=_QUERY_SECONDS).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    uuids = dict(row.split(", ") for row in rows)
+    uuids = {index: uuid for index, *cells in gpu_rows(_QUERY_SECONDS, "index", "uuid") for uuid in cells}
     chosen = os.environ.get(_VISIBLE)
     names = list(uuids.values()) if chosen is None else [name for name in chosen.split(",") if name]
     return {name: uuids.get(name, name) for name in names}
+
+
+def gpu_rows(seconds: float, *fields: str) -> list[list[str]]:
+    """Return fields of every GPU, as nvidia-smi lists them; none without an answer in time. Of a GPU that has failed it has a message."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        rows = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [row.split(", ") for row in rows]
 
 
 def _taken(gpus: Mapping[str, str], most: int | None, held: ExitStack) -> list[str]:

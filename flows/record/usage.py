@@ -5,7 +5,6 @@ it asks the server about the run at every sample, and ends if there is no answer
 """
 
 import os
-import subprocess
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from flows.process.gpus import gpu_rows
 from flows.process.runner import in_background
 from flows.record.run import CPU, now_ms, read_record
 from transformer_core.errors import UserError
@@ -71,14 +71,8 @@ def _usage() -> dict[str, float]:
 
 def _gpu_usage() -> dict[str, float]:
     """Return the use of every GPU that nvidia-smi lists. It prints [N/A] for values that a GPU does not measure."""
-    fields = ",".join(["index", *(field for field, _ in _OF_GPU.values())])
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return {}
     values = {}
-    for index, *cells in (line.split(", ") for line in lines):  # A message in place of a GPU that does not answer has no cells.
+    for index, *cells in gpu_rows(_TIMEOUT_SECONDS, "index", *(field for field, _ in _OF_GPU.values())):  # A message has no cells.
         for (name, (_, unit)), cell in zip(_OF_GPU.items(), cells, strict=False):
             with suppress(ValueError):
                 values[f"gpu_{index}_{name}"] = round(float(cell) * unit, 1)

@@ -13,8 +13,8 @@ from flows.process.gpus import free_gpus
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], None]) -> None:
-    """A machine with three GPUs and locks of its own."""
-    program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n"')
+    """A machine with three GPUs, one that has failed, and locks of its own."""
+    program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\nUnable to determine the device handle for GPU3\\n2, GPU-c\\n"')
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("flows.process.gpus._PAUSE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -40,46 +40,39 @@ class Cursor:
     done: int
 
 
+@dataclass(frozen=True, eq=False)
 class BatchPlan:
     """Global batches of about `tokens_per_update` source and as many target tokens (paper 5.1), with pairs of similar length together.
 
     Each epoch orders the pairs by length, with ties in random order, cuts them into micro-batches, shuffles these and fills updates with
     whole ones. A micro-batch is bounded by its padded size, rows times the longest side; an update by its tokens on each side.
 
-    Args:
-        source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
-        tokens_per_update: maximum number of source tokens, and of target tokens, of an update.
-        tokens_per_microbatch: maximum of rows times longest side of a micro-batch.
-        mix: the pairs that an epoch draws, which may have some of them several times; None has each once.
-
     Raises `ValueError`: a pair is longer than a budget.
     """
 
-    def __init__(
-        self,
-        source_lengths: Lengths,
-        target_lengths: Lengths,
-        tokens_per_update: int,
-        tokens_per_microbatch: int,
-        seed: int,
-        mix: Mix | None = None,
-    ) -> None:
-        self._source_lengths = source_lengths
-        self._target_lengths = target_lengths
-        self._tokens_per_update = tokens_per_update
-        self._rows_times_longest = min(tokens_per_update, tokens_per_microbatch)
-        longest = int(max(source_lengths.max(), target_lengths.max()))
-        if longest > self._rows_times_longest or longest >> _LENGTH_BITS:
-            raise ValueError(f"a pair of {longest} tokens, and {self._rows_times_longest} in a micro-batch")
-        self._seed = seed
-        self._mix = mix
+    source_lengths: Lengths  # (pairs,) number of tokens of each source, eos included.
+    target_lengths: Lengths  # Likewise.
+    tokens_per_update: int  # Maximum number of source tokens, and of target tokens, of an update.
+    tokens_per_microbatch: int  # Maximum of rows times longest side of a micro-batch.
+    seed: int
+    mix: Mix | None = None  # The pairs that an epoch draws, which may have some of them several times; None has each once.
+
+    def __post_init__(self) -> None:
+        longest = int(max(self.source_lengths.max(), self.target_lengths.max()))
+        if longest > self.rows_times_longest or longest >> _LENGTH_BITS:
+            raise ValueError(f"a pair of {longest} tokens, and {self.rows_times_longest} in a micro-batch")
+
+    @property
+    def rows_times_longest(self) -> int:
+        """Maximum size of a micro-batch, which is one update at most."""
+        return min(self.tokens_per_update, self.tokens_per_microbatch)
 
     def updates_from(self, cursor: Cursor, update: int = 0) -> Iterator[tuple[GlobalBatch, Cursor]]:
         """Yield updates without end from a cursor on, each with the cursor after it.
 
         `update` is the number of updates before the cursor, for the mix: with a new stage a new epoch begins.
         """
-        ends = self._mix.ends if self._mix else ()
+        ends = self.mix.ends if self.mix else ()
         epoch, done = cursor.epoch, cursor.done
         if any(update - done < end <= update for end in ends):  # The cursor is at the end of a stage, within an epoch of it.
             epoch, done = epoch + 1, 0
@@ -94,21 +87,21 @@ class BatchPlan:
 
     def epoch(self, epoch: int, stage: int = 0) -> list[GlobalBatch]:
         """Return all updates of one epoch (numbered from 0) in a stage of the mix; without one each pair is in exactly one of them."""
-        random = np.random.default_rng([self._seed, epoch])
+        random = np.random.default_rng([self.seed, epoch])
         microbatches = self._microbatches(random, stage)
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
         """Return the micro-batches of the first epoch with most positions, with most tokens (for packing), and with the longest pair."""
-        microbatches = self._microbatches(np.random.default_rng([self._seed, 0]))
+        microbatches = self._microbatches(np.random.default_rng([self.seed, 0]))
         tokens = microbatches.source_tokens + microbatches.target_tokens
         numbers = int(microbatches.positions.argmax()), int(tokens.argmax()), len(microbatches.starts) - 1
         return [microbatches.pairs(number) for number in dict.fromkeys(numbers)]
 
     def _microbatches(self, random: np.random.Generator, stage: int | None = None) -> "_Microbatches":
         ordered = self._by_length(random, stage)
-        source, target = self._source_lengths[ordered], self._target_lengths[ordered]
-        starts = np.fromiter(microbatch_starts(np.maximum(source, target), self._rows_times_longest), np.int64)
+        source, target = self.source_lengths[ordered], self.target_lengths[ordered]
+        starts = np.fromiter(microbatch_starts(np.maximum(source, target), self.rows_times_longest), np.int64)
         rows = np.diff(starts, append=len(ordered))
         positions = rows * (np.maximum.reduceat(source, starts).astype(np.int64) + np.maximum.reduceat(target, starts))
         source_tokens, target_tokens = (np.add.reduceat(side, starts, dtype=np.int64) for side in (source, target))
@@ -116,11 +109,11 @@ class BatchPlan:
 
     def _by_length(self, random: np.random.Generator, stage: int | None) -> Indices:
         """Order a stage's pairs, or all, by their longer side, then the target, then the source; in random order where these are equal."""
-        drawn = self._mix.drawn(stage, random) if self._mix and stage is not None else np.arange(len(self._source_lengths))
+        drawn = self.mix.drawn(stage, random) if self.mix and stage is not None else np.arange(len(self.source_lengths))
         shuffled = random.permutation(drawn)
         # One number for all three keys, because at 36 million pairs each array takes 288 MB.
-        keys = np.maximum(self._source_lengths, self._target_lengths).astype(np.uint64)
-        for lengths in (self._target_lengths, self._source_lengths):
+        keys = np.maximum(self.source_lengths, self.target_lengths).astype(np.uint64)
+        for lengths in (self.target_lengths, self.source_lengths):
             keys <<= np.uint64(_LENGTH_BITS)
             keys |= lengths.astype(np.uint64)
         return shuffled[np.argsort(keys[shuffled], kind="stable")]
@@ -130,7 +123,7 @@ class BatchPlan:
         source_tokens = target_tokens = positions = 0
         for number in order.tolist():
             source, target = int(microbatches.source_tokens[number]), int(microbatches.target_tokens[number])
-            if chosen and max(source_tokens + source, target_tokens + target) > self._tokens_per_update:
+            if chosen and max(source_tokens + source, target_tokens + target) > self.tokens_per_update:
                 yield GlobalBatch(tuple(chosen), source_tokens, target_tokens, positions)
                 chosen, source_tokens, target_tokens, positions = [], 0, 0, 0
             chosen.append(microbatches.pairs(number))
