@@ -51,7 +51,7 @@ def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     """Clean data/raw, and drop the pairs that two models or commands find bad. Finished scores are kept in `SHARDS` for the next run."""
     import torch  # Imported here, as the next, because few corpora are scored.
 
-    from transformer_core.decoding.dual_cross_entropy import DualScores
+    from transformer_core.decoding.dual_cross_entropy import dual_scores
     from transformer_core.decoding.shards import Shards
     from transformer_core.external import Scorer
 
@@ -61,7 +61,7 @@ def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     part_of_rule: dict[str, str] = {}
     noise: list[PairScores] = []
     if clean.score_by:
-        noise.append(DualScores(PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target)))
+        noise.append(partial(dual_scores, PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target)))
         scored[LOW_SCORE] = worst(clean.drop_worst, noise[0])
     with ExitStack() as stack:
         for number, found in enumerate(clean.scorers, start=1):

@@ -1,6 +1,7 @@
 """Stage download: a catalogue entry becomes data/raw: both sides of every split, and a manifest."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from flows.process.gpus import free_gpus
@@ -49,7 +50,7 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     import torch
 
     from flows.record.registry import fetch
-    from transformer_core.decoding.corpus import CorpusTranslator
+    from transformer_core.decoding.corpus import translated_text
     from transformer_core.decoding.shards import Shards
 
     for source in reader.found.entry.splits.train:
@@ -59,13 +60,12 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
             raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)
     torch.set_num_threads(params.machine.threads or cores())
     shards = Shards(SHARDS)
-    translator = CorpusTranslator(shards, reader.direction)
     shutil.rmtree(FETCHED, ignore_errors=True)
     registered = {}
     for number, name in enumerate(registered_models(reader.found)):
         (FETCHED / str(number)).mkdir(parents=True)
         registered[name] = fetch(name.removeprefix(REGISTRY), tracking_uri(params.machine), FETCHED / str(number))
-    manifest = write_raw(reader, folder, Teachers(translator, registered))
+    manifest = write_raw(reader, folder, Teachers(partial(translated_text, shards, reader.direction), registered))
     shutil.rmtree(FETCHED, ignore_errors=True)
     shards.remove_unused()
     return manifest

@@ -15,8 +15,8 @@ from transformer_core.corpus.text import Pair
 from transformer_core.decoding import corpus, dual_cross_entropy, engine
 from transformer_core.decoding import shards as shards_module
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.corpus import CorpusTranslator
-from transformer_core.decoding.dual_cross_entropy import DualScores
+from transformer_core.decoding.corpus import translated_text
+from transformer_core.decoding.dual_cross_entropy import dual_scores
 from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import Hypothesis, load_for_decoding
@@ -39,7 +39,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pairs: list[Pair[bytes]] = PAIRS) -> list[Pair[bytes]]:
-    return list(CorpusTranslator(Shards(folder), ("en", "de"))(settings, teacher, iter(pairs)))
+    return list(translated_text(Shards(folder), ("en", "de"), settings, teacher, iter(pairs)))
 
 
 def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
@@ -75,7 +75,7 @@ def test_other_settings_and_weights_have_other_shards_and_unused_ones_are_remove
     for settings, model, count in ((SETTINGS, teacher, 4), (SETTINGS.model_copy(update={"beam": 1}), teacher, 8), (SETTINGS, other, 12)):
         translated(shards.folder, model, settings)
         assert len(list(shards.folder.iterdir())) == count
-    list(CorpusTranslator(shards, ("en", "de"))(SETTINGS, teacher, iter(PAIRS[:6])))
+    list(translated_text(shards, ("en", "de"), SETTINGS, teacher, iter(PAIRS[:6])))
     shards.remove_unused()
     assert len(list(shards.folder.iterdir())) == 1
 
@@ -98,7 +98,7 @@ def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tm
     with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
     with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
-        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(SCORED)))
+        list(dual_scores(models, Shards(tmp_path), ("de", "en"), iter(SCORED)))
 
 
 def test_a_text_that_is_too_long_and_an_empty_one_have_empty_translations(tmp_path: Path, teacher: Path) -> None:
@@ -129,7 +129,7 @@ def entropy(directory: Path, source: str, target: str) -> float:
 
 
 def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models: Path, tmp_path: Path) -> None:
-    found = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(SCORED)))
+    found = list(dual_scores(models, Shards(tmp_path), ("en", "de"), iter(SCORED)))
     for pair, score in zip(SCORED, found, strict=True):
         forward, backward = entropy(models / "forward", *pair), entropy(models / "backward", pair.target, pair.source)
         assert score == pytest.approx(abs(forward - backward) + (forward + backward) / 2, abs=1e-5)
@@ -137,8 +137,8 @@ def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models:
 
 def test_a_pair_too_long_is_the_worst_and_no_shard_is_scored_twice(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [*SCORED, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
-    whole = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs)))
+    whole = list(dual_scores(models, Shards(tmp_path), ("en", "de"), iter(pairs)))
     assert whole[-2:] == [float("inf")] * 2
     assert max(whole[:-2]) < float("inf")
     monkeypatch.delattr(dual_cross_entropy, "score_tokens")
-    assert list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs))) == whole
+    assert list(dual_scores(models, Shards(tmp_path), ("en", "de"), iter(pairs))) == whole

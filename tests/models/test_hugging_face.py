@@ -24,7 +24,7 @@ from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword, padded
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.corpus import CorpusTranslator
+from transformer_core.decoding.corpus import translated_text
 from transformer_core.decoding.ctranslate2_engine import CTranslate2Engine
 from transformer_core.decoding.hugging_face import export_model, import_model
 from transformer_core.decoding.restricted import Shortlisted
@@ -182,7 +182,7 @@ def test_an_imported_model_is_served_and_translates_a_corpus(tmp_path: Path) -> 
     assert found == load(directory).translate(texts, max_extra=9)
     assert len({*found}) > 1
     wanted, pairs = Translated(corpus="news", model="opus", side="target", beam=2), [Pair(text.encode(), b"") for text in texts]
-    made = list(CorpusTranslator(Shards(tmp_path / "shards"), ("en", "de"))(wanted, directory, iter(pairs)))
+    made = list(translated_text(Shards(tmp_path / "shards"), ("en", "de"), wanted, directory, iter(pairs)))
     expected = load(directory).translate(texts, beam=2, alpha=wanted.alpha, penalty="wu", max_extra=Search.max_extra)
     assert [(pair.source.decode(), pair.target.decode()) for pair in made] == list(zip(texts, expected, strict=True))
 

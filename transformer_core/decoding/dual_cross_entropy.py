@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,39 +18,31 @@ FORWARD, BACKWARD = "forward", "backward"
 FORMAT = 1  # Part of a shard's name, as in decoding/corpus.py.
 
 
-@dataclass(frozen=True)
-class DualScores:
-    """Scores of pairs by the models FOLDER/forward (source to target) and FOLDER/backward (target to source).
+def dual_scores(folder: Path, shards: Shards, direction: tuple[str, str], pairs: Iterator[Pair[str]]) -> Iterator[float]:
+    """Yield the score of each pair by the models FOLDER/forward (source to target) and FOLDER/backward (target to source).
 
     With H the cross-entropy of a side given the other, in nats a token, a pair's score is |H_f - H_b| + (H_f + H_b) / 2: low where both
-    models find it probable and equally so. `direction` is that of the corpus; shards keep the scores that are finished.
+    models find it probable and equally so; infinity for a side of more than `MOST_SENTENCE_TOKENS`. `direction` is that of the corpus;
+    shards keep the scores that are finished, and at most a shard of pairs is in memory.
+
+    Raises `UserError` (65): a model is missing, damaged or of other languages.
     """
+    directories = [folder / name for name in (FORWARD, BACKWARD)]
+    for directory, languages in zip(directories, (direction, direction[::-1]), strict=True):
+        check_languages(directory, languages, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
+    sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
+    loaded = cache(lambda: [load_for_decoding(directory) for directory in directories])
 
-    folder: Path
-    shards: Shards
-    direction: tuple[str, str]
+    def inputs(shard: list[Pair[str]]) -> bytes:
+        return "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
 
-    def __call__(self, pairs: Iterator[Pair[str]]) -> Iterator[float]:
-        """Yield the score of each pair, infinity for a side of more than `MOST_SENTENCE_TOKENS`; at most a shard of pairs is in memory.
+    def scores(shard: list[Pair[str]], *_: object) -> list[str]:
+        forward, backward = loaded()
+        swapped = [Pair(pair.target, pair.source) for pair in shard]
+        both = zip(_cross_entropies(*forward, shard), _cross_entropies(*backward, swapped), strict=True)
+        return [repr(abs(left - right) + (left + right) / 2 if left + right < math.inf else math.inf) for left, right in both]
 
-        Raises `UserError` (65): a model is missing, damaged or of other languages.
-        """
-        directories = [self.folder / name for name in (FORWARD, BACKWARD)]
-        for directory, direction in zip(directories, (self.direction, self.direction[::-1]), strict=True):
-            check_languages(directory, direction, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
-        sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
-        loaded = cache(lambda: [load_for_decoding(directory) for directory in directories])
-
-        def inputs(shard: list[Pair[str]]) -> bytes:
-            return "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
-
-        def scores(shard: list[Pair[str]], *_: object) -> list[str]:
-            forward, backward = loaded()
-            swapped = [Pair(pair.target, pair.source) for pair in shard]
-            both = zip(_cross_entropies(*forward, shard), _cross_entropies(*backward, swapped), strict=True)
-            return [repr(abs(left - right) + (left + right) / 2 if left + right < math.inf else math.inf) for left, right in both]
-
-        yield from (float(score) for _, score in self.shards.lines(pairs, inputs, scores, "score"))
+    yield from (float(score) for _, score in shards.lines(pairs, inputs, scores, "score"))
 
 
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:

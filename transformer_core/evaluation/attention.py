@@ -1,7 +1,8 @@
 """Attention weights of a model for a sentence pair: the data of the paper's Figures 3 to 5."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from statistics import median_low
 
@@ -10,8 +11,7 @@ from torch import Tensor, nn
 
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.errors import configuration_error
-from transformer_core.models.attention import MultiHeadAttention, attention_weights
-from transformer_core.models.embeddings import Dropout
+from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, attention_weights
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -69,36 +69,24 @@ def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> di
         "decoder": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }
-    with ExitStack() as stack:
-        recorded = {kind: [stack.enter_context(_recording(attention)) for attention in layers] for kind, layers in attentions.items()}
+    found: dict[Kind, list[Tensor]] = {kind: [] for kind in attentions}
+
+    def record(kind: Kind, _: nn.Module, inputs: tuple[Tensor, KeysAndValues, Tensor | None]) -> None:
+        query, memory, mask = inputs
+        found[kind].append(attention_weights(query, memory.key, mask))
+
+    with ExitStack() as recording:
+        for kind, layers in attentions.items():
+            for attention in layers:
+                recording.enter_context(attention.register_forward_pre_hook(partial(record, kind)))
         model(source, torch.ones_like(source, dtype=torch.bool), read)
-        return {kind: torch.cat([calls[0] for calls in layers]) for kind, layers in recorded.items()}
-
-
-@contextmanager
-def _recording(attention: MultiHeadAttention) -> Iterator[list[Tensor]]:
-    """Record the weights (B, H, T, S) of each call within the block, before dropout."""
-    weights: list[Tensor] = []
-    attend = attention.attend
-
-    def recorded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-        weights.append(attention_weights(query, key, mask))
-        return attend(query, key, value, mask, dropout)
-
-    attention.attend = recorded
-    try:
-        yield weights
-    finally:
-        attention.attend = attend
+    return {kind: torch.cat(weights) for kind, weights in found.items()}
 
 
 def _weights_of_energies(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
     """Return the softmax of each step's energies over the encoder's states, (1, 1, T, S), as the weights of attention to the source."""
     assert model.attention is not None
     steps: list[Tensor] = []
-    recording = model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
-    try:
+    with model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1))):
         model(source, torch.ones_like(source, dtype=torch.bool), read)
-    finally:
-        recording.remove()
     return {"cross": torch.cat(steps, dim=1)[None]}
