@@ -5,9 +5,10 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -105,20 +106,16 @@ def kill_mlflow_server(scene: Scene) -> Ended:
     return ended
 
 
-def mlflow_in_trouble(how: str) -> Callable[[Scene], Ended]:
+def mlflow_in_trouble(how: str, scene: Scene) -> Ended:
     """A server of MLflow that from a moment on is slow, answers 500 or something that is no JSON."""
-
-    def fault(scene: Scene) -> Ended:
-        port = free_port()
-        scene.stack.enter_context(mlflow_server(port, scene.home.folder))
-        scene.database = scene.home.folder / "server.db"
-        trouble: Trouble = scene.stack.enter_context(troubled(port))
-        scene.home.environment["MLFLOW_TRACKING_URI"] = trouble.address
-        ended = scene.strike(lambda: setattr(trouble, "how", how))
-        trouble.how = ""
-        return ended
-
-    return fault
+    port = free_port()
+    scene.stack.enter_context(mlflow_server(port, scene.home.folder))
+    scene.database = scene.home.folder / "server.db"
+    trouble: Trouble = scene.stack.enter_context(troubled(port))
+    scene.home.environment["MLFLOW_TRACKING_URI"] = trouble.address
+    ended = scene.strike(lambda: setattr(trouble, "how", how))
+    trouble.how = ""
+    return ended
 
 
 _MOUNT = 'set -e; {mount}; cd .; code=0; "$@" || code=$?; {after}; exit $code'
@@ -138,33 +135,26 @@ def _pages(folder: Path) -> int:
     return sum(-(-file.stat().st_size // _PAGE) for file in files) * _PAGE
 
 
-def disk_full(name: str) -> Callable[[Scene], Ended]:
+def disk_full(name: str, scene: Scene) -> Ended:
     """A disk with less room than what the rest of the pipeline writes into a folder."""
-
-    def fault(scene: Scene) -> Ended:
-        folder, saved = _folder(scene, name), scene.home.folder / "saved"
-        saved.mkdir()
-        there = _pages(folder)
-        grown = _pages(scene.pipeline.folder / "undisturbed" / folder.relative_to(scene.home.folder)) - there
-        size = max(there + scene.random.randrange(0, max(grown, 16 * _PAGE), _PAGE), _PAGE)  # A size of 0 is no limit.
-        places = {"folder": shlex.quote(str(folder)), "saved": shlex.quote(str(saved)), "size": size}
-        ended = scene.home.run(_unshared(_FULL.format(**places), _KEEP.format(**places), scene.command))
-        shutil.rmtree(folder)
-        saved.rename(folder)
-        # A stage can do without what is written elsewhere; and what is written there may be gone at the end.
-        scene.struck = ended.code != 0 or name not in OUTPUTS or grown <= 0
-        return ended
-
-    return fault
+    folder, saved = _folder(scene, name), scene.home.folder / "saved"
+    saved.mkdir()
+    there = _pages(folder)
+    grown = _pages(scene.pipeline.folder / "undisturbed" / folder.relative_to(scene.home.folder)) - there
+    size = max(there + scene.random.randrange(0, max(grown, 16 * _PAGE), _PAGE), _PAGE)  # A size of 0 is no limit.
+    places = {"folder": shlex.quote(str(folder)), "saved": shlex.quote(str(saved)), "size": size}
+    ended = scene.home.run(_unshared(_FULL.format(**places), _KEEP.format(**places), scene.command))
+    shutil.rmtree(folder)
+    saved.rename(folder)
+    # A stage can do without what is written elsewhere; and what is written there may be gone at the end.
+    scene.struck = ended.code != 0 or name not in OUTPUTS or grown <= 0
+    return ended
 
 
-def read_only(name: str) -> Callable[[Scene], Ended]:
-    def fault(scene: Scene) -> Ended:
-        folder = shlex.quote(str(_folder(scene, name)))
-        scene.struck = True
-        return scene.home.run(_unshared(_READ_ONLY.format(folder=folder), "true", scene.command))
-
-    return fault
+def read_only(name: str, scene: Scene) -> Ended:
+    folder = shlex.quote(str(_folder(scene, name)))
+    scene.struck = True
+    return scene.home.run(_unshared(_READ_ONLY.format(folder=folder), "true", scene.command))
 
 
 def _folder(scene: Scene, name: str) -> Path:
@@ -173,29 +163,26 @@ def _folder(scene: Scene, name: str) -> Path:
     return folder
 
 
-def damaged(*patterns: str, stopped: bool = False) -> Callable[[Scene], Ended]:
+def damaged(patterns: Sequence[str], scene: Scene, stopped: bool = False) -> Ended:
     """A file that was cut short or has another bit, with the pipeline before the stage, or stopped in it."""
 
-    def fault(scene: Scene) -> Ended:
-        def there() -> list[Path]:
-            return sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
+    def there() -> list[Path]:
+        return sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
 
-        def stop() -> None:
-            wait_for(lambda: there() or scene.home.has_ended())
-            scene.signal(signal.SIGTERM)
+    def stop() -> None:
+        wait_for(lambda: there() or scene.home.has_ended())
+        scene.signal(signal.SIGTERM)
 
-        if stopped:
-            scene.strike(stop)
-        files = there()
-        assert files, f"no file is {' or '.join(patterns)}"
-        file = scene.random.choice(files)
-        content = file.read_bytes()
-        scene.mend = lambda: restore(file, content)
-        damage(file, scene.random)
-        scene.struck = True
-        return scene.home.run(scene.command)
-
-    return fault
+    if stopped:
+        scene.strike(stop)
+    files = there()
+    assert files, f"no file is {' or '.join(patterns)}"
+    file = scene.random.choice(files)
+    content = file.read_bytes()
+    scene.mend = lambda: restore(file, content)
+    damage(file, scene.random)
+    scene.struck = True
+    return scene.home.run(scene.command)
 
 
 def restore(file: Path, content: bytes) -> None:
@@ -215,23 +202,19 @@ def damage(file: Path, random: Random) -> None:
     file.write_bytes(content)
 
 
-def clock(days: int) -> Callable[[Scene], Ended]:
+def clock(days: int, scene: Scene) -> Ended:
     """The clock is set while a stage runs."""
+    import libfaketime  # type: ignore[import-untyped]
 
-    def fault(scene: Scene) -> Ended:
-        import libfaketime  # type: ignore[import-untyped]
-
-        file = scene.home.folder / "clock"
-        file.write_text("+0")
-        libraries = {name: value for name, value in libfaketime.get_reload_information()[1].items() if name.startswith("LD_")}
-        settings = {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        before = dict(scene.home.environment)
-        scene.home.environment |= libraries | settings
-        ended = scene.strike(lambda: file.write_text(f"{days:+}d"))
-        scene.home.environment = before
-        return ended
-
-    return fault
+    file = scene.home.folder / "clock"
+    file.write_text("+0")
+    libraries = {name: value for name, value in libfaketime.get_reload_information()[1].items() if name.startswith("LD_")}
+    settings = {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    before = dict(scene.home.environment)
+    scene.home.environment |= libraries | settings
+    ended = scene.strike(lambda: file.write_text(f"{days:+}d"))
+    scene.home.environment = before
+    return ended
 
 
 @dataclass(frozen=True)
@@ -259,22 +242,22 @@ FAULTS: Mapping[str, Fault] = {
     # To everything in the foreground.
     "Ctrl-C": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGINT, group=True))),
     "a second dvc repro": Fault(second, commands=(DVC,)),
-    **{f"disk full: {name}": Fault(disk_full(name)) for name in FOLDERS},
-    **{f"read-only: {name}": Fault(read_only(name)) for name in FOLDERS},
-    "damaged corpus": Fault(damaged("data/raw/*", "data/clean/*"), STAGES[2:]),
-    "damaged vocabulary": Fault(damaged("data/bpe/*"), STAGES[3:]),
-    "damaged shard": Fault(damaged("data/binarized/**/*"), STAGES[4:]),
-    "damaged state": Fault(damaged(".state/*/state-*.pt", ".state/*/checkpoints/*", stopped=True), ("train",)),
-    "damaged checkpoint": Fault(damaged("models/checkpoints/*"), STAGES[5:]),
-    "damaged model": Fault(damaged("models/averaged/*"), STAGES[6:]),
-    "damaged hypotheses": Fault(damaged("results/decode/*"), STAGES[7:]),
-    "damaged record": Fault(damaged(".state/record/*/*"), STAGES[5:]),
-    "damaged report of an exit or a time": Fault(damaged(".state/exit/*", ".state/times/*"), STAGES[1:]),
-    "damaged dvc.lock": Fault(damaged("dvc.lock"), STAGES[1:]),
-    "damaged cache": Fault(damaged(".dvc/cache/files/**/*"), STAGES[1:]),
-    "MLflow is slow": Fault(mlflow_in_trouble("slow"), WITH_MLFLOW),
-    "MLflow answers 500": Fault(mlflow_in_trouble("500"), WITH_MLFLOW),
-    "MLflow answers garbage": Fault(mlflow_in_trouble("garbage"), WITH_MLFLOW),
-    "clock set forward": Fault(clock(+3)),
-    "clock set back": Fault(clock(-3)),
+    **{f"disk full: {name}": Fault(partial(disk_full, name)) for name in FOLDERS},
+    **{f"read-only: {name}": Fault(partial(read_only, name)) for name in FOLDERS},
+    "damaged corpus": Fault(partial(damaged, ["data/raw/*", "data/clean/*"]), STAGES[2:]),
+    "damaged vocabulary": Fault(partial(damaged, ["data/bpe/*"]), STAGES[3:]),
+    "damaged shard": Fault(partial(damaged, ["data/binarized/**/*"]), STAGES[4:]),
+    "damaged state": Fault(partial(damaged, [".state/*/state-*.pt", ".state/*/checkpoints/*"], stopped=True), ("train",)),
+    "damaged checkpoint": Fault(partial(damaged, ["models/checkpoints/*"]), STAGES[5:]),
+    "damaged model": Fault(partial(damaged, ["models/averaged/*"]), STAGES[6:]),
+    "damaged hypotheses": Fault(partial(damaged, ["results/decode/*"]), STAGES[7:]),
+    "damaged record": Fault(partial(damaged, [".state/record/*/*"]), STAGES[5:]),
+    "damaged report of an exit or a time": Fault(partial(damaged, [".state/exit/*", ".state/times/*"]), STAGES[1:]),
+    "damaged dvc.lock": Fault(partial(damaged, ["dvc.lock"]), STAGES[1:]),
+    "damaged cache": Fault(partial(damaged, [".dvc/cache/files/**/*"]), STAGES[1:]),
+    "MLflow is slow": Fault(partial(mlflow_in_trouble, "slow"), WITH_MLFLOW),
+    "MLflow answers 500": Fault(partial(mlflow_in_trouble, "500"), WITH_MLFLOW),
+    "MLflow answers garbage": Fault(partial(mlflow_in_trouble, "garbage"), WITH_MLFLOW),
+    "clock set forward": Fault(partial(clock, +3)),
+    "clock set back": Fault(partial(clock, -3)),
 }
