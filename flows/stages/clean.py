@@ -62,17 +62,17 @@ def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     noise: list[PairScores] = []
     if clean.score_by:
         noise.append(partial(dual_scores, PRETRAINED / clean.score_by, shards, (params.download.source, params.download.target)))
-        scored[LOW_SCORE] = worst(clean.drop_worst, noise[0])
+        scored[LOW_SCORE] = partial(worst, clean.drop_worst, noise[0])
     with ExitStack() as stack:
         for number, found in enumerate(clean.scorers, start=1):
             rule, scorer = f"below_threshold_{number}", stack.enter_context(Scorer(found.command, f"clean.scorers.{number - 1}"))
-            scored[rule] = below(found.threshold, partial(_scores, scorer, shards, 1))
+            scored[rule] = partial(below, found.threshold, partial(_scores, scorer, shards, 1))
             if found.part:
                 part_of_rule[rule] = found.part
             else:
                 noise.append(partial(_scores, scorer, shards, -1))
         if clean.drop_repeated_targets and noise:
-            scored[REPEATED_TARGET] = repeated_targets(noise[0])
+            scored[REPEATED_TARGET] = partial(repeated_targets, noise[0])
         report = cleaned(params, folder, scored, part_of_rule)
     shards.remove_unused()
     return report

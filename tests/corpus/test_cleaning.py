@@ -2,6 +2,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -221,7 +222,7 @@ def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> No
 
     bad = {"empty": ("", "kurz hier jetzt"), "copy": ("Umsatz 2019 GmbH", "Umsatz 2019 GmbH"), "overlap": ("One two three", "vier")}
     write_raw_pairs(tmp_path / "raw", [("<bt> a b", "c"), ("a b", "c"), *((f"<bt> {source}", target) for source, target in bad.values())])
-    report, kept = cleaned(tmp_path, settings, scored={LOW_SCORE: worst(0.01, scores)}, tags=["<bt>"])
+    report, kept = cleaned(tmp_path, settings, scored={LOW_SCORE: partial(worst, 0.01, scores)}, tags=["<bt>"])
     assert kept == [("<bt> a b", "c"), ("a b", "c")]
     assert seen == ["a b", "a b"]
     assert dropped(report) == dict.fromkeys(bad, 1)
@@ -372,7 +373,7 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
             seen.append(pair)
             yield float(pair[0][-1] in "258") + float(pair[0][-1] == "5")
 
-    report, kept = cleaned(tmp_path, DEFAULT, scored={LOW_SCORE: worst(0.35, scores)})
+    report, kept = cleaned(tmp_path, DEFAULT, scored={LOW_SCORE: partial(worst, 0.35, scores)})
     assert seen == pairs
     assert kept == [pair for pair in pairs if pair[0][-1] not in "258"]
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
@@ -394,10 +395,10 @@ def test_of_pairs_with_the_same_target_the_best_is_kept_and_a_rule_may_look_at_o
     def scores(found: Iterator[Pair]) -> Iterator[float]:
         return (float(source[0]) for source, _ in found)
 
-    best = {"repeated_target": repeated_targets(scores)}
+    best = {"repeated_target": partial(repeated_targets, scores)}
     report, kept = cleaned(tmp_path, OFF, scored=best)
     assert (kept, report.dropped["repeated_target"]) == ([pairs[1], pairs[3], pairs[5]], 3)
-    low = {"low": below(6, scores), **best}
+    low = {"low": partial(below, 6, scores), **best}
     assert cleaned(tmp_path, OFF, "part", scored=low, part_of_rule={"low": "new"})[1] == [pairs[1], pairs[4], pairs[5]]
     with refused(78, "clean.scorers: the training pairs have no part 'news'"):
         cleaned(tmp_path, OFF, "none", scored=low, part_of_rule={"low": "news"})

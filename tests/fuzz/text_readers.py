@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from flows.dvc.commands import failure
@@ -23,7 +24,7 @@ from tests.corpus.test_formats import tmx
 from tests.evaluation.test_report import a_report, page_with
 from tests.flows.publishing import FIGURES
 from tests.flows.publishing import MANIFEST as RAW_MANIFEST
-from tests.fuzz.fuzzer import Read, Reader
+from tests.fuzz.fuzzer import Reader
 from transformer_core import recipes
 from transformer_core.config import load_params, resolve
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
@@ -119,32 +120,25 @@ def _read_entry(data: bytes, folder: Path) -> None:
         load_entry(path)
 
 
-def _file_read(name: str, column: str | None = None) -> Read:
-    def read(data: bytes, folder: Path) -> None:
-        (folder / name).write_bytes(data)
-        for _ in file_lines(Side(folder / name, "de", column)):
-            pass
-
-    return read
+def _file_read(name: str, data: bytes, folder: Path, column: str | None = None) -> None:
+    (folder / name).write_bytes(data)
+    for _ in file_lines(Side(folder / name, "de", column)):
+        pass
 
 
-def _packed(suffix: str) -> Read:
+def _packed(suffix: str, data: bytes, folder: Path) -> None:
     """A member of an archive, read as data/raw reads it; nothing may appear outside the folder for it."""
-
-    def read(data: bytes, folder: Path) -> None:
-        archive, inside = folder / f"corpus{suffix}", folder / "inside/unpacked"
-        archive.write_bytes(data)
-        inside.mkdir(parents=True)
-        try:
-            members = unpack(archive, ["*a.en", "*a.de*"], inside)
-            for _ in file_pairs(*map(Side, members)):
-                pass
-        finally:
-            outside = [path for path in folder.rglob("*") if inside not in (path, *path.parents) and path not in (archive, inside.parent)]
-            assert not outside, outside
-            assert not any(path.is_symlink() for path in inside.iterdir())
-
-    return read
+    archive, inside = folder / f"corpus{suffix}", folder / "inside/unpacked"
+    archive.write_bytes(data)
+    inside.mkdir(parents=True)
+    try:
+        members = unpack(archive, ["*a.en", "*a.de*"], inside)
+        for _ in file_pairs(*map(Side, members)):
+            pass
+    finally:
+        outside = [path for path in folder.rglob("*") if inside not in (path, *path.parents) and path not in (archive, inside.parent)]
+        assert not outside, outside
+        assert not any(path.is_symlink() for path in inside.iterdir())
 
 
 _RECIPES = ("tatoeba", "own-data", "tatoeba-convolutional", "table3/big")
@@ -197,14 +191,11 @@ def _repair_trees(data: bytes, folder: Path) -> None:
         assert leaves(repaired(output, leaves(read_tree(gold)))[0]) == leaves(read_tree(gold))
 
 
-def _state(path: Path, read: Callable[[Path], object]) -> Read:
-    def write_and_read(data: bytes, folder: Path) -> None:
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-        read(folder)
-
-    return write_and_read
+def _state(path: Path, read: Callable[[Path], object], data: bytes, folder: Path) -> None:
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    read(folder)
 
 
 _RECORD = {
@@ -254,34 +245,34 @@ READERS: dict[str, Reader] = {
     "entry": Reader(_read_entry, lambda: [_OWN, _OF_TREES, _MULTI30K.read_bytes().replace(b"name: multi30k", b"name: own")]),
     "own-corpus": Reader(_own_corpus, lambda: [_TABLE]),
     "corpus": Reader(_corpus_of_any_bytes, lambda: [_TEXT]),
-    "table": Reader(_file_read("t.tsv", column="2"), lambda: [_TABLE]),
-    "csv": Reader(_file_read("t.csv", column="text_de"), lambda: [_CSV, _CSV.decode().encode("utf-16")]),
-    "json-lines": Reader(_file_read("t.jsonl"), lambda: [forms.json_lines(forms.NESTED)]),
-    "parquet": Reader(_file_read("t.parquet"), lambda: [forms.PARQUET]),
-    "arrow": Reader(_file_read("t.arrow", column="translation.de"), lambda: [forms.arrow_bytes(forms.NESTED)]),
-    "xlsx": Reader(_file_read("t.xlsx"), lambda: [forms.xlsx(forms.WITH_NAMES)]),
-    "tmx": Reader(_file_read("t.tmx"), lambda: [_TMX]),
-    "xliff": Reader(_file_read("t.xlf"), lambda: [forms.xliff(forms.PAIRS), forms.xliff_2(forms.PAIRS)]),
-    "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
-    "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
-    "bzip2": Reader(_file_read("t.de"), lambda: [bz2.compress(_TEXT)]),
-    "zstd": Reader(_file_read("t.de"), lambda: [forms.zstd(_TEXT)]),
-    "tar": Reader(_packed(".tar"), lambda: [archive_bytes(_MEMBERS, mode) for mode in ("w", "w:gz", "w:xz")]),
-    "zip": Reader(_packed(".zip"), lambda: [archive_bytes(_MEMBERS, "zip")]),
+    "table": Reader(partial(_file_read, "t.tsv", column="2"), lambda: [_TABLE]),
+    "csv": Reader(partial(_file_read, "t.csv", column="text_de"), lambda: [_CSV, _CSV.decode().encode("utf-16")]),
+    "json-lines": Reader(partial(_file_read, "t.jsonl"), lambda: [forms.json_lines(forms.NESTED)]),
+    "parquet": Reader(partial(_file_read, "t.parquet"), lambda: [forms.PARQUET]),
+    "arrow": Reader(partial(_file_read, "t.arrow", column="translation.de"), lambda: [forms.arrow_bytes(forms.NESTED)]),
+    "xlsx": Reader(partial(_file_read, "t.xlsx"), lambda: [forms.xlsx(forms.WITH_NAMES)]),
+    "tmx": Reader(partial(_file_read, "t.tmx"), lambda: [_TMX]),
+    "xliff": Reader(partial(_file_read, "t.xlf"), lambda: [forms.xliff(forms.PAIRS), forms.xliff_2(forms.PAIRS)]),
+    "gzip": Reader(partial(_file_read, "t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
+    "xz": Reader(partial(_file_read, "t.de.xz"), lambda: [lzma.compress(_TEXT)]),
+    "bzip2": Reader(partial(_file_read, "t.de"), lambda: [bz2.compress(_TEXT)]),
+    "zstd": Reader(partial(_file_read, "t.de"), lambda: [forms.zstd(_TEXT)]),
+    "tar": Reader(partial(_packed, ".tar"), lambda: [archive_bytes(_MEMBERS, mode) for mode in ("w", "w:gz", "w:xz")]),
+    "zip": Reader(partial(_packed, ".zip"), lambda: [archive_bytes(_MEMBERS, "zip")]),
     "trees": Reader(_read_trees, lambda: [_TREES]),
     "parses": Reader(_repair_trees, lambda: [_SYMBOLS]),
-    "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
-    "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
+    "manifest": Reader(partial(_state, MANIFEST, _read_manifest), lambda: _MANIFESTS),
+    "cleaning-report": Reader(partial(_state, CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
                               lambda: [json.dumps(a_report().cleaning).encode()]),
-    "training-metrics": Reader(_state(TRAINING_METRICS,
-                                      lambda folder: write_json(folder / "metrics.json", for_dvc(FIGURES, a_report(), SCORING))),
+    "training-metrics": Reader(partial(_state, TRAINING_METRICS,
+                                       lambda folder: write_json(folder / "metrics.json", for_dvc(FIGURES, a_report(), SCORING))),
                                lambda: [_TRAINING_METRICS]),
-    "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
+    "decoding": Reader(partial(_state, DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
-    "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
+    "lock": Reader(partial(_state, Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    lambda: [b'{"https://a./b": "%s"}' % (b"0" * 64)]),
-    "record": Reader(_state(Path(".state/record/r/run.json"), _read_record), lambda: [json.dumps(_RECORD).encode()]),
-    "exit": Reader(_state(exit_file("train"), lambda _: failure("train", 255, "ERROR: failed")),
+    "record": Reader(partial(_state, Path(".state/record/r/run.json"), _read_record), lambda: [json.dumps(_RECORD).encode()]),
+    "exit": Reader(partial(_state, exit_file("train"), lambda _: failure("train", 255, "ERROR: failed")),
                    lambda: [b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}']),
-    "scores": Reader(_state(SCORES, _read_scores), lambda: [_SCORES]),
+    "scores": Reader(partial(_state, SCORES, _read_scores), lambda: [_SCORES]),
 }  # fmt: skip

@@ -132,40 +132,32 @@ def _write_symbols(paths: Sequence[Path], share: float, tags: Collection[str]) -
         path.unlink()
 
 
-def worst(share: float, scores: PairScores) -> Drops:
-    """Return the rule that drops this share of the pairs, those with the highest scores; among equals the later."""
-
-    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
-        order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
-        dropped = np.zeros(len(order), np.bool_)
-        dropped[order[len(order) - int(share * len(order)) :]] = True
-        return dropped
-
-    return drops
+def worst(share: float, scores: PairScores, pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+    """Return which pairs to drop, (pairs,): this share of them, those with the highest scores; among equals the later."""
+    order = np.argsort(np.fromiter(scores(pairs), np.float64), kind="stable")
+    dropped = np.zeros(len(order), np.bool_)
+    dropped[order[len(order) - int(share * len(order)) :]] = True
+    return dropped
 
 
-def below(threshold: float, scores: PairScores) -> Drops:
-    """Return the rule that drops the pairs with a score below a threshold."""
-    return lambda pairs: np.fromiter((score < threshold for score in scores(pairs)), np.bool_)
+def below(threshold: float, scores: PairScores, pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+    """Return which pairs to drop, (pairs,): those with a score below a threshold."""
+    return np.fromiter((score < threshold for score in scores(pairs)), np.bool_)
 
 
-def repeated_targets(scores: PairScores) -> Drops:
-    """Return the rule that drops the pairs whose target another one has with a lower score; among equals the later."""
+def repeated_targets(scores: PairScores, pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
+    """Return which pairs to drop, (pairs,): those whose target another one has with a lower score; among equals the later."""
+    digests = [np.zeros(0, np.uint64)]
 
-    def drops(pairs: Iterator[Pair[str]]) -> NDArray[np.bool_]:
-        digests = [np.zeros(0, np.uint64)]
+    def noted() -> Iterator[Pair[str]]:
+        for pair in pairs:
+            digests.append(digests_of([pair.target]))
+            yield pair
 
-        def noted() -> Iterator[Pair[str]]:
-            for pair in pairs:
-                digests.append(digests_of([pair.target]))
-                yield pair
-
-        order = np.argsort(np.fromiter(scores(noted()), np.float64), kind="stable")
-        dropped = np.zeros(len(order), np.bool_)
-        dropped[order] = repeated(np.concatenate(digests)[order])
-        return dropped
-
-    return drops
+    order = np.argsort(np.fromiter(scores(noted()), np.float64), kind="stable")
+    dropped = np.zeros(len(order), np.bool_)
+    dropped[order] = repeated(np.concatenate(digests)[order])
+    return dropped
 
 
 class _DirectionOfPairs:
