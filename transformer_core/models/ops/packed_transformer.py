@@ -1,6 +1,7 @@
 """The Transformer over sentences without padding: another forward pass over the weights of the model, with the same results."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -43,15 +44,15 @@ class PackedTransformer(nn.Module):
         x, segments = self._embedded(source, model.embedding, model.source_positions), Segments(source, source, short=short)
         for layer in model.encoder:
             assert isinstance(layer, EncoderLayer)
-            x = self._after(layer.round_attention, x, _attention(layer.self_attention, segments))
+            x = self._after(layer.round_attention, x, partial(_attended, layer.self_attention, segments))
             x = self._after(layer.round_feed_forward, x, self._feed_forward(layer.feed_forward))
         memory = normed(x.residual, model.encoder_norm)
         x = self._embedded(target, model.target_embedding or model.embedding, model.target_positions)
         segments, of_source = Segments(target, target, causal=True, short=short), Segments(target, source, short=short)
         for layer in model.decoder_layers():
             encoded = KeysAndValues(*_projected(layer.cross_attention, memory, "key", "value"))
-            x = self._after(layer.round_self_attention, x, _attention(layer.self_attention, segments))
-            x = self._after(layer.round_cross_attention, x, _attention(layer.cross_attention, of_source, encoded))
+            x = self._after(layer.round_self_attention, x, partial(_attended, layer.self_attention, segments))
+            x = self._after(layer.round_cross_attention, x, partial(_attended, layer.cross_attention, of_source, encoded=encoded))
             x = self._after(layer.round_feed_forward, x, self._feed_forward(layer.feed_forward))
         return normed(x.residual, model.decoder_norm)[0]
 
@@ -113,17 +114,13 @@ class LowCopies:
         sums[: len(together)] += together
 
 
-def _attention(attention: MultiHeadAttention, segments: Segments, encoded: KeysAndValues | None = None) -> Callable[[Tensor], Tensor]:
-    """Return the sub-layer that attends to what is encoded, or to its own input."""
-
-    def attend(x: Tensor) -> Tensor:
-        if encoded is None:
-            key, value, query = _projected(attention, x, "key", "value", "query")
-        else:
-            key, value, query = *encoded, attention.queries(x)
-        return attention.output(packed_attention(query, key, value, segments).transpose(1, 2).flatten(2))
-
-    return attend
+def _attended(attention: MultiHeadAttention, segments: Segments, x: Tensor, encoded: KeysAndValues | None = None) -> Tensor:
+    """Attend to what is encoded, or to x itself."""
+    if encoded is None:
+        key, value, query = _projected(attention, x, "key", "value", "query")
+    else:
+        key, value, query = *encoded, attention.queries(x)
+    return attention.output(packed_attention(query, key, value, segments).transpose(1, 2).flatten(2))
 
 
 def _projected(attention: MultiHeadAttention, x: Tensor, *names: str) -> list[Tensor]:
