@@ -4,7 +4,7 @@ import subprocess
 
 from tests.clone import ROOT
 
-MOST_LINES = {"tests": 21_520, "outside tests": 24_180}
+MOST_LINES = {"tests": 21_478, "outside tests": 24_118}
 
 
 def test_the_lines_of_python_are_within_their_bounds() -> None:
