@@ -149,6 +149,7 @@ RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in
         ({"preset": "base", "kernel": 3}, "kernel: the architecture transformer has no such setting"),
         (RECURRENT | {"decoder": "luong", "attention": "additive"}, "attention: must be dot with model.decoder luong, got additive."),
         (CONVOLUTIONAL | {"convolutions": [[8, 3, 2], [8, 2, 1]]}, "convolutions: kernels must be odd, so that "),
+        ({"preset": "tiny", "architecture": "bytenet", "kernel": 4}, "kernel: must be odd, so that a convolution has a middle, got 4"),
         (CONVOLUTIONAL | {"preset": "wmt14-en-de", "layers": 3}, "layers: is set by model.convolutions. Leave the key out, or "),
     ],
 )

@@ -84,10 +84,8 @@ class ConvolutionalSize(ModelSize):
         if size.convolutions and (fixed := sorted({"layers", "kernel"} & settings.keys())):
             remedy = "Leave the key out, or change model.convolutions."
             raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", remedy)
-        name = "convolutions: kernels" if size.convolutions else "kernel:"
         for _, kernel, _ in size.groups:
-            if kernel % 2 == 0:
-                raise configuration_error(f"model.{name} must be odd, so that a convolution has a middle, got {kernel}")
+            _check_odd("convolutions: kernels" if size.convolutions else "kernel:", kernel)
         return replace(size, layers=size.depth)
 
 
@@ -100,6 +98,16 @@ class ByteNetSize(ModelSize):
 
     architecture: Literal["bytenet"] = "bytenet"
     kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        size = super().changed(settings)
+        _check_odd("kernel:", size.kernel)
+        return size
+
+
+def _check_odd(name: str, kernel: int) -> None:
+    if kernel % 2 == 0:
+        raise configuration_error(f"model.{name} must be odd, so that a convolution has a middle, got {kernel}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,18 +46,18 @@ def state_of(fingerprint: str, root: Path | None = None) -> Path:
     return state_root(root) / fingerprint[:_NAME_DIGITS]
 
 
-def keep_finished(fingerprint: str, root: Path | None = None) -> None:
+def keep_finished(fingerprint: str) -> None:
     """Keep the state of a finished training, whose outputs DVC has stored, for a later end, and remove the one that was kept before.
 
     Clones that share $TRANSFORMER_STATE keep one together. A training that is not finished, or that goes on, is left alone.
     """
-    state = state_of(fingerprint, root)
+    state = state_of(fingerprint)
     if not (state / FINISHED).exists():
         return
     with suppress(UserError):
         with locked(state / TRAINING_LOCK, "this training"):
             (state / STORED).touch()
-        for one in {file.parent for file in state_root(root).glob(f"*/{STORED}")} - {state}:
+        for one in {file.parent for file in state_root().glob(f"*/{STORED}")} - {state}:
             with suppress(UserError):
                 remove_training(one)
 
