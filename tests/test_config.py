@@ -45,9 +45,9 @@ FAULTS = [
     ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
     ("  preset: tiny", "  preset: tiny\n  architecture: parser", "model.architecture: parser is for download.target tree alone, got de"),
     ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
-    ("  warmup: 400", "\twarmup: 400", ":49: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: 400", "  warmup: [", ":51: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':50: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("  warmup: 400", "\twarmup: 400", ":50: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: 400", "  warmup: [", ":52: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':51: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 

@@ -102,6 +102,7 @@ class Clean(Section):
     scorers: list[PairScorer] = words("commands that score pairs, each with a [threshold](data.md#cleaning)")
     placeholders: Probability = words("share of the pairs that get [placeholders](data.md#placeholders) beside their own; 0: none")
     tree_order: TreeOrder = words("of the symbols of trees: `top-down` or `in-order` ([parsing.md](parsing.md#data))", "top-down")
+    tree_tags: bool = words("words in trees have their tags", default=False)
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:

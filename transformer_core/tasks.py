@@ -25,9 +25,9 @@ class Task(NamedTuple):
     scoring: str  # `MODULE:NAME` of its `Scoring`.
     # Yields the pairs, source and target, in a file of the task's own format.
     read_file: Callable[[Path], Iterator[tuple[bytes, bytes]]] | None = None
-    # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors, and the order of a
-    # tree's symbols. None if models learn the target as it is.
-    to_symbols: Callable[[tuple[str, str], Path, int, TreeOrder], str] | None = None
+    # Returns the symbols that stand for the target of a pair, given the pair, the target's file and line, for errors, the order of a tree's
+    # symbols, and whether they have the tags of words. None if models learn the target as it is.
+    to_symbols: Callable[[tuple[str, str], Path, int, TreeOrder, bool], str] | None = None
     # `MODULE:NAME` of what makes a `StepModel` of one and its vocabulary that writes well-formed outputs alone.
     constraint: str | None = None
     cased_because: str = ""  # Why `bpe.lowercase` must be false; empty if it may be true.

@@ -14,8 +14,8 @@ from transformer_core.parsing.sizes import ParserSize
 from transformer_core.training.start import new_model
 
 SIZE = ParserSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.0)
-# By token id: 6 and 17 go on with a word, 5 is the symbol of one in a tree.
-PIECES = ["XX" if token == 5 else "a" for token in range(23)]
+# By token id: 6 and 17 go on with a word, 5 is the symbol of one in a tree, with its tag.
+PIECES = ["XX-NN" if token == 5 else "a" for token in range(23)]
 PIECES = [piece if token in (6, 17) else "\u2581" + piece for token, piece in enumerate(PIECES)]
 SOURCE = torch.tensor([[4, 9, 6, 17, 8, 21, 3], [4, 9, 3, 0, 0, 0, 0]])  # Words 4, 9-6-17, 8, 21, the end; and 4, 9, the end.
 

@@ -47,7 +47,7 @@ class Parser(Transformer):
 
     def read_vocabulary(self, pieces: Sequence[str]) -> None:
         self.begins.copy_(torch.tensor(begin_words(pieces)))
-        self.writes.copy_(torch.tensor([piece == SPACE_MARK + WORD_SYMBOL for piece in pieces]))
+        self.writes.copy_(torch.tensor([piece.startswith(SPACE_MARK + WORD_SYMBOL) for piece in pieces]))
 
     def encode(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode (B, S) token ids and their mask to (B, W, D); return the mask of its W words, too."""

@@ -19,8 +19,8 @@ def read_file(path: Path) -> Iterator[tuple[bytes, bytes]]:
         raise UserError(f"{path}:{error}", TREE_EXAMPLE) from None
 
 
-def to_symbols(pair: tuple[str, str], path: Path, number: int, order: TreeOrder) -> str:
-    """Return the symbols of the tree in line `number` of the file at `path`, in this order.
+def to_symbols(pair: tuple[str, str], path: Path, number: int, order: TreeOrder, tags: bool) -> str:
+    """Return the symbols of the tree in line `number` of the file at `path`, in this order, with or without the tags of words.
 
     Raises `UserError` (65): not a tree, or a tree over other words than the source's.
     """
@@ -31,7 +31,7 @@ def to_symbols(pair: tuple[str, str], path: Path, number: int, order: TreeOrder)
         raise UserError(f"{path}:{number}: not a tree: {error}", TREE_EXAMPLE) from None
     if words(tree) != source:
         raise UserError(f"{path}:{number}: the tree's words are not those of the source: {words(tree)!r}", "Write them alike.")
-    return linearised(tree, order)
+    return linearised(tree, order, tags=tags)
 
 
 TASK = Task(

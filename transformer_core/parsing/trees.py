@@ -1,7 +1,7 @@
 """Phrase-structure trees: read from brackets, cleaned in the usual way, and linearised as the symbols that a parsing model outputs.
 
 The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
-"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX. In the order
+"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word becomes XX, or XX-DT with its tag. In the order
 of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the first child of a constituent comes before its opening bracket:
 "XX (NP XX )NP (S XX (VP )VP XX )S". The first symbol tells the two apart.
 """
@@ -13,7 +13,7 @@ from typing import Literal
 
 from transformer_core.tasks import TreeOrder
 
-WORD_SYMBOL = "XX"
+WORD_SYMBOL = "XX"  # A tag may follow, after a hyphen.
 # The root's label if no single constituent spans all words.
 TOP = "TOP"
 TREE_EXAMPLE = "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
@@ -72,8 +72,8 @@ def bracketed(tree: Tree) -> str:
     return "".join(parts).lstrip()
 
 
-def linearised(tree: Tree, order: TreeOrder = "top-down") -> str:
-    """Return the linearised form of a tree: its symbols, separated by spaces."""
+def linearised(tree: Tree, order: TreeOrder = "top-down", *, tags: bool = False) -> str:
+    """Return the linearised form of a tree: its symbols, separated by spaces; with `tags` a word's has its tag."""
     before, symbols = int(order == "in-order"), []  # Number of children before the opening bracket.
     waiting: list[Tree | str] = [tree]
     while waiting:
@@ -83,7 +83,7 @@ def linearised(tree: Tree, order: TreeOrder = "top-down") -> str:
         elif part.children:
             waiting += reversed([*part.children[:before], f"({part.label}", *part.children[before:], f"){part.label}"])
         else:
-            symbols.append(WORD_SYMBOL)
+            symbols.append(f"{WORD_SYMBOL}-{part.label}" if tags else WORD_SYMBOL)
     return " ".join(symbols)
 
 
@@ -178,7 +178,7 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
     whole, in_order = _Open(TOP), symbols.startswith(WORD_SYMBOL)
     stack, used, malformed = [whole], 0, False
     for symbol in symbols.split():
-        if symbol == WORD_SYMBOL and used < len(gold):
+        if symbol.startswith(WORD_SYMBOL) and used < len(gold):
             stack[-1].children.append(gold[used])
             used += 1
         elif symbol.startswith("(") and len(symbol) > 1:

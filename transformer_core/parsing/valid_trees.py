@@ -27,8 +27,8 @@ class _Begun:
 
     def after(self, symbol: str) -> "_Begun":
         """Return the tree with one more symbol; other text changes nothing."""
-        if symbol == WORD_SYMBOL:
-            return _Begun(self.words - 1, self.labels, 0, symbol, self.in_order or not self.last)
+        if symbol.startswith(WORD_SYMBOL):
+            return _Begun(self.words - 1, self.labels, 0, WORD_SYMBOL, self.in_order or not self.last)
         if symbol.startswith("("):
             return _Begun(self.words, (*self.labels, symbol[1:]), self.opened + 1, symbol, self.in_order)
         if symbol.startswith(")"):
@@ -70,7 +70,8 @@ class ValidTrees:
         self._model = model
         self._symbols = [piece.removeprefix(SPACE_MARK) for piece in subword.pieces]
         # An opening bracket has a closing one.
-        self._kinds = [_OPENING if symbol[:1] == "(" and f"){symbol[1:]}" in self._symbols else symbol for symbol in self._symbols]
+        kinds = (_OPENING if symbol[:1] == "(" and f"){symbol[1:]}" in self._symbols else symbol for symbol in self._symbols)
+        self._kinds = [WORD_SYMBOL if kind.startswith(WORD_SYMBOL) else kind for kind in kinds]
         self._kinds[EOS] = _END
         self._begins_word = torch.tensor(subword.begins_word)
         # Returns whether each token may not come next, (V,), given the kinds that may.

@@ -385,7 +385,9 @@ class _Train:
 
 def _learnt(pair: Pair[str], task: Task, settings: Clean, path: Path, number: int) -> Pair[str]:
     """Return a pair as models learn it: line `number`, its target from the file at `path`. Raises `UserError` (65) as `to_symbols`."""
-    return Pair(pair.source, task.to_symbols(pair, path, number, settings.tree_order)) if task.to_symbols else pair
+    if task.to_symbols is None:
+        return pair
+    return Pair(pair.source, task.to_symbols(pair, path, number, settings.tree_order, settings.tree_tags))
 
 
 def _histograms(words: NDArray[np.uint8]) -> list[list[int]]:
