@@ -55,7 +55,8 @@ SIZES: dict[str, ModelSize] = {
 def built(size: ModelSize) -> Any:
     torch.manual_seed(0)
     model = build(size, VOCAB)
-    model.read_vocabulary(["\u2581XX" if token in (6, 9, 15) else "in" if token % 3 == 1 else "\u2581begin" for token in range(VOCAB)])
+    symbols = {5: "(S", 6: "XX", 8: ")S", 9: "XX-NN", 11: "(NP", 14: ")NP", 15: "XX"}
+    model.read_vocabulary(["in" if token % 3 == 1 else f"\u2581{symbols.get(token, 'begin')}" for token in range(VOCAB)])
     return model.double().eval()
 
 

@@ -11,11 +11,13 @@ from tests.models.on_disk import TEXT
 from transformer_core.models.transformer import Transformer
 from transformer_core.parsing.parser import Parser
 from transformer_core.parsing.sizes import ParserSize
+from transformer_core.parsing.trees import CLOSING, OPENING, OTHER, WORD
 from transformer_core.training.start import new_model
 
 SIZE = ParserSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.0)
-# By token id: 6 and 17 go on with a word, 5 is the symbol of one in a tree, with its tag.
-PIECES = ["XX-NN" if token == 5 else "a" for token in range(23)]
+# By token id: 6 and 17 go on with a word, five are symbols of trees.
+SYMBOLS = {5: "XX-NN", 7: "(S", 8: ")S", 10: "(NP", 11: ")NP"}
+PIECES = [SYMBOLS.get(token, "a") for token in range(23)]
 PIECES = [piece if token in (6, 17) else "\u2581" + piece for token, piece in enumerate(PIECES)]
 SOURCE = torch.tensor([[4, 9, 6, 17, 8, 21, 3], [4, 9, 3, 0, 0, 0, 0]])  # Words 4, 9-6-17, 8, 21, the end; and 4, 9, the end.
 
@@ -30,7 +32,7 @@ def parser() -> Parser:
 
 def plain(parser: Parser) -> Transformer:
     model = Transformer(SIZE, len(PIECES)).double().eval()
-    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name not in ("begins", "writes")})
+    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name not in ("begins", "kinds", "of_stack.weight")})
     return model
 
 
@@ -48,20 +50,30 @@ def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding(
     assert torch.allclose(found[:1], encoded(model, torch.tensor([[4, 9, 8, 21, 3]])), rtol=0, atol=1e-13)
 
 
+# Targets in both orders, and by hand what the decoder reads at each: of the words the next, the first of the innermost constituent and of
+# the one around it, the first of the last part, and the last word; and the two innermost open brackets.
+TARGETS = torch.tensor([[2, 7, 5, 10, 5, 11, 8], [2, 5, 7, 5, 10, 11, 8]])
+NEXT, INNER, OUTER = [[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 2, 2, 2, 2]], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0, 0]], [[0] * 7, [0] * 7]
+PART, LAST = [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 0]], [[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]]
+BRACKETS = torch.tensor([[[0, 7, 7, 10, 10, 7, 0], [0, 0, 7, 7, 10, 7, 0]], [[0, 0, 0, 7, 7, 0, 0], [0, 0, 0, 0, 7, 0, 0]]])
+
+
 @torch.no_grad()
-def test_the_decoder_also_reads_the_first_word_that_is_not_written_and_at_last_the_end_token(parser: Parser) -> None:
-    target = torch.tensor([[2, 7, 5, 5, 8, 5, 5, 5]])  # The whole source has two words: after them it stays at the end token.
-    source = SOURCE[1:, :3]
-    memory = encoded(parser, source)
-    read = memory[:, [0, 0, 1, 2, 2, 2, 2, 2]]
-    model = plain(parser)
-    x = model.with_positions(model.embedding(target) + read, model.target_positions, 0)
-    wanted = model.decode_whole(x, memory, source > 0)
-    assert torch.allclose(parser(SOURCE, SOURCE > 0, target.expand(2, -1))[1:], wanted, rtol=0, atol=1e-13)
+def test_the_decoder_reads_where_in_the_tree_it_is(parser: Parser) -> None:
+    source = SOURCE[1:, :3].expand(2, -1)
+    memory, model = encoded(parser, source), plain(parser)
+    read = [memory[torch.arange(2)[:, None], torch.tensor(words)] for words in (NEXT, INNER, OUTER, PART, LAST)]
+    opened = [model.embedding(brackets) * (brackets > 0)[..., None] for brackets in BRACKETS]
+    x = model.embedding(TARGETS) + read[0] + torch.cat([*opened, *read[1:]], dim=-1) @ parser.of_stack.weight.T
+    wanted = model.decode_whole(model.with_positions(x, model.target_positions, 0), memory, source > 0)
+    assert torch.allclose(parser(source, source > 0, TARGETS), wanted, rtol=0, atol=1e-13)
 
 
-def test_a_new_parser_knows_which_subwords_begin_a_word_and_which_stands_for_one(tmp_path: Path) -> None:
-    subword = learnt_subword(TEXT, tmp_path / "spm.model", user_symbols=["\u2581(S", "\u2581XX", "\u2581)S"])
+def test_a_new_parser_knows_which_subwords_begin_a_word_and_the_kinds_of_symbols(tmp_path: Path) -> None:
+    symbols = ["\u2581(S", "\u2581XX-NN", "\u2581)S"]
+    subword = learnt_subword(TEXT, tmp_path / "spm.model", user_symbols=symbols)
     weights = new_model(SIZE, subword, 1).state_dict()
     assert weights["begins"].tolist() == subword.begins_word
-    assert weights["writes"].nonzero().tolist() == [[subword.pieces.index("\u2581XX")]]
+    kinds = dict(zip(subword.pieces, weights["kinds"].tolist(), strict=True))
+    assert [kinds.pop(symbol) for symbol in symbols] == [OPENING, WORD, CLOSING]
+    assert {*kinds.values()} == {OTHER}

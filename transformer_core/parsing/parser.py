@@ -1,19 +1,20 @@
-"""The Transformer as a parser: an encoder with a position for each word, and a decoder that reads the word that comes next in the tree.
+"""The Transformer as a parser: an encoder with a position for each word, and a decoder that reads where in the tree it is.
 
-With fewer trees than the paper's 40,000, attention alone hardly learns which word the next symbol is about.
+With fewer trees than the paper's 40,000, attention alone hardly learns which word the next symbol is about, and which brackets are open.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from transformer_core.corpus.tokens.subword import SPACE_MARK, begin_words
+from transformer_core.corpus.tokens.subword import PAD, SPACE_MARK, begin_words
 from transformer_core.models.transformer import Transformer, TransformerState
 from transformer_core.parsing.sizes import ParserSize
-from transformer_core.parsing.trees import WORD_SYMBOL
+from transformer_core.parsing.trees import BegunTree, kind_of
 
 
 @dataclass(kw_only=True)
@@ -21,11 +22,11 @@ class ParserState(TransformerState):
     """State of decoding of B sentences with K hypotheses each."""
 
     memory: Tensor  # (B, W, D), the encoder's outputs.
-    written: Tensor  # (B*K,) number of words in each begun tree.
+    begun: list[BegunTree]  # Of each hypothesis.
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         super().select(hypotheses, sentences)
-        self.written = self.written.index_select(0, hypotheses)
+        self.begun = [self.begun[row] for row in hypotheses.tolist()]
         if sentences is not None:
             self.memory = self.memory.index_select(0, sentences)
 
@@ -34,20 +35,24 @@ class Parser(Transformer):
     """A Transformer that reads and writes words.
 
     The embedding of a source word is the sum of its tokens' embeddings. To the embedding of each target token the encoder's output of the
-    first word that is not written yet is added, after the last word that of the end token (deterministic attention, Liu et al. 2018).
+    first word that is not written yet is added, after the last word that of the end token (deterministic attention, Liu et al. 2018), and a
+    linear map of the two innermost open brackets and of the encoder's outputs of four words: the first of each of the two constituents, the
+    first of the part that ended last, and the last written (the stack, as by Fernandez Astudillo et al. 2020, of embeddings in place of
+    heads). What is not there yet is zero, or the first word.
     """
 
     begins: Tensor  # (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
-    writes: Tensor  # (V,) likewise, 1 for the symbol of a word in a tree.
+    kinds: Tensor  # (V,) likewise, the kind of each token in a tree (`kind_of`).
 
     def __init__(self, size: ParserSize, vocab_size: int) -> None:
         super().__init__(size, vocab_size)
         self.register_buffer("begins", torch.ones(vocab_size))
-        self.register_buffer("writes", torch.zeros(vocab_size))
+        self.register_buffer("kinds", torch.zeros(vocab_size))
+        self.of_stack = nn.Linear(6 * size.d_model, size.d_model, bias=False)
 
     def read_vocabulary(self, pieces: Sequence[str]) -> None:
         self.begins.copy_(torch.tensor(begin_words(pieces)))
-        self.writes.copy_(torch.tensor([piece.startswith(SPACE_MARK + WORD_SYMBOL) for piece in pieces]))
+        self.kinds.copy_(torch.tensor([kind_of(piece.removeprefix(SPACE_MARK)) for piece in pieces]))
 
     def encode(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode (B, S) token ids and their mask to (B, W, D); return the mask of its W words, too."""
@@ -62,24 +67,36 @@ class Parser(Transformer):
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory, mask = self.encode(source, source_mask)
-        written = (self.writes[target] > 0).cumsum(dim=1)
-        return self.decode_whole(self._input(target, 0, self._next_words(memory, mask, written)), memory, mask)
+        begun: list[BegunTree] = []
+        for tokens in zip(target.tolist(), self.kinds[target].tolist(), strict=True):
+            begun += [*accumulate(zip(*tokens, strict=True), lambda tree, token: tree.after(*token), initial=BegunTree())][1:]
+        x = self.with_positions(self._embedded(target, begun, memory, mask), self.target_positions, 0)
+        return self.decode_whole(x, memory, mask)
 
     def start(self, source: Tensor, source_mask: Tensor) -> ParserState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
         memory, mask = self.encode(source, source_mask)
-        return ParserState(**vars(self.start_encoded(memory, mask)), memory=memory, written=source.new_zeros(len(source)))
+        return ParserState(**vars(self.start_encoded(memory, mask)), memory=memory, begun=[BegunTree()] * len(source))
 
     def decode(self, tokens: Tensor, state: Any) -> Tensor:
         slots = state.open(len(tokens) // len(state.mask))
-        state.written = state.written + (self.writes[tokens] > 0)
-        read = self._next_words(state.memory, state.mask.flatten(1), state.written.view(len(state.mask), -1))
-        return self.decode_embedded(self._input(tokens[:, None], state.position - 1, read.flatten(0, 1)[:, None]), state, slots)
+        written = zip(state.begun, tokens.tolist(), self.kinds[tokens].tolist(), strict=True)
+        state.begun = [tree.after(token, kind) for tree, token, kind in written]
+        x = self._embedded(tokens.view(len(state.mask), -1), state.begun, state.memory, state.mask.flatten(1)).flatten(0, 1)
+        return self.decode_embedded(self.with_positions(x[:, None], self.target_positions, state.position - 1), state, slots)
 
-    def _next_words(self, memory: Tensor, mask: Tensor, written: Tensor) -> Tensor:
-        """Return the outputs (B, T, D) of the words after the first `written`, (B, T), given those of all words (B, W, D) and a mask."""
-        rows = torch.minimum(written, mask.sum(dim=1, keepdim=True) - 1)
-        return memory.gather(1, rows[:, :, None].expand(-1, -1, self.d_model))
+    def _embedded(self, target: Tensor, begun: Iterable[BegunTree], memory: Tensor, mask: Tensor) -> Tensor:
+        """Embed (B, T) target tokens, the last ones of as many begun trees, given the encoder's outputs (B, W, D) and their mask."""
+        embedding = self.target_embedding or self.embedding
+        words, brackets = (torch.tensor(rows, device=target.device) for rows in zip(*map(_read, begun), strict=True))
+        words = torch.minimum(words.view(len(target), -1), mask.sum(dim=1, keepdim=True) - 1)
+        read = memory.gather(1, words[:, :, None].expand(-1, -1, self.d_model)).unflatten(1, (-1, 5))
+        brackets = brackets.view(*target.shape, 2)
+        opened = embedding(brackets) * (brackets != PAD)[..., None]
+        return embedding(target) + read[:, :, 0] + self.of_stack(torch.cat([opened, read[:, :, 1:]], dim=2).flatten(2))
 
-    def _input(self, target: Tensor, first: int, read: Tensor) -> Tensor:
-        return self.with_positions((self.target_embedding or self.embedding)(target) + read, self.target_positions, first)
+
+def _read(tree: BegunTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the five words that the decoder reads and the two brackets, `PAD` for one that is missing."""
+    (inner, first), (outer, outer_first) = [*tree.open[::-1], (PAD, 0), (PAD, 0)][:2]
+    return (tree.written, first, outer_first, tree.part, max(tree.written - 1, 0)), (inner, outer)

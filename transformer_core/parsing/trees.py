@@ -9,13 +9,15 @@ of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the fi
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from transformer_core.tasks import TreeOrder
 
 WORD_SYMBOL = "XX"  # A tag may follow, after a hyphen.
 # The root's label if no single constituent spans all words.
 TOP = "TOP"
+# Kinds of symbols: other text, of a word, and brackets.
+OTHER, WORD, OPENING, CLOSING = range(4)
 TREE_EXAMPLE = "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
 _EMPTY = "-NONE-"
 _TOKEN = re.compile(r"[()]|[^\s()]+")
@@ -85,6 +87,35 @@ def linearised(tree: Tree, order: TreeOrder = "top-down", *, tags: bool = False)
         else:
             symbols.append(f"{WORD_SYMBOL}-{part.label}" if tags else WORD_SYMBOL)
     return " ".join(symbols)
+
+
+def kind_of(symbol: str) -> int:
+    """Return the kind of a symbol: `WORD`, `OPENING`, `CLOSING` or `OTHER`."""
+    if symbol.startswith(WORD_SYMBOL):
+        return WORD
+    return {"(": OPENING, ")": CLOSING}.get(symbol[:1], OTHER) if len(symbol) > 1 else OTHER
+
+
+class BegunTree(NamedTuple):
+    """A linearised tree as far as it is written, by the ids of its symbols; its words are numbered from 0."""
+
+    written: int = 0  # Number of words.
+    open: tuple[tuple[int, int], ...] = ()  # Opening bracket and first word of each constituent that is not closed, the innermost last.
+    part: int = 0  # First word of the part that ended last.
+    opened: int = 0  # Brackets opened since the last word.
+    last: int = OTHER  # Kind of the last symbol.
+    in_order: bool = False
+
+    def after(self, symbol: int, kind: int) -> "BegunTree":
+        """Return the tree with one more symbol; other text changes nothing, nor does a bracket that closes nothing."""
+        if kind == WORD:
+            return BegunTree(self.written + 1, self.open, self.written, 0, kind, self.in_order or not self.last)
+        if kind == OPENING:
+            opened = (symbol, self.part if self.in_order else self.written)
+            return BegunTree(self.written, (*self.open, opened), self.part, self.opened + 1, kind, self.in_order)
+        if kind == CLOSING and self.open:
+            return BegunTree(self.written, self.open[:-1], self.open[-1][1], self.opened, kind, self.in_order)
+        return self
 
 
 @dataclass
