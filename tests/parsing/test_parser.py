@@ -32,7 +32,8 @@ def parser() -> Parser:
 
 def plain(parser: Parser) -> Transformer:
     model = Transformer(SIZE, len(PIECES)).double().eval()
-    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name not in ("begins", "kinds", "of_stack.weight")})
+    own = ("begins", "kinds", "of_stack.weight")
+    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name not in own})
     return model
 
 
@@ -50,21 +51,21 @@ def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding(
     assert torch.allclose(found[:1], encoded(model, torch.tensor([[4, 9, 8, 21, 3]])), rtol=0, atol=1e-13)
 
 
-# Targets in both orders, and by hand what the decoder reads at each: of the words the next, the first of the innermost constituent and of
-# the one around it, the first of the last part, and the last word; and the two innermost open brackets.
+# Targets in both orders, and by hand what the decoder reads at each: the next word, the first word of the innermost constituent, that of
+# the last part, the last word, and the innermost open bracket.
 TARGETS = torch.tensor([[2, 7, 5, 10, 5, 11, 8], [2, 5, 7, 5, 10, 11, 8]])
-NEXT, INNER, OUTER = [[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 2, 2, 2, 2]], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0, 0]], [[0] * 7, [0] * 7]
+NEXT, INNER = [[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 2, 2, 2, 2]], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0, 0]]
 PART, LAST = [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 0]], [[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]]
-BRACKETS = torch.tensor([[[0, 7, 7, 10, 10, 7, 0], [0, 0, 7, 7, 10, 7, 0]], [[0, 0, 0, 7, 7, 0, 0], [0, 0, 0, 0, 7, 0, 0]]])
+BRACKET = torch.tensor([[0, 7, 7, 10, 10, 7, 0], [0, 0, 7, 7, 10, 7, 0]])
 
 
 @torch.no_grad()
 def test_the_decoder_reads_where_in_the_tree_it_is(parser: Parser) -> None:
     source = SOURCE[1:, :3].expand(2, -1)
     memory, model = encoded(parser, source), plain(parser)
-    read = [memory[torch.arange(2)[:, None], torch.tensor(words)] for words in (NEXT, INNER, OUTER, PART, LAST)]
-    opened = [model.embedding(brackets) * (brackets > 0)[..., None] for brackets in BRACKETS]
-    x = model.embedding(TARGETS) + read[0] + torch.cat([*opened, *read[1:]], dim=-1) @ parser.of_stack.weight.T
+    read, *others = (memory[torch.arange(2)[:, None], torch.tensor(words)] for words in (NEXT, INNER, PART, LAST))
+    opened = model.embedding(BRACKET) * (BRACKET > 0)[..., None]
+    x = model.embedding(TARGETS) + read + torch.cat([opened, *others], dim=-1) @ parser.of_stack.weight.T
     wanted = model.decode_whole(model.with_positions(x, model.target_positions, 0), memory, source > 0)
     assert torch.allclose(parser(source, source > 0, TARGETS), wanted, rtol=0, atol=1e-13)
 

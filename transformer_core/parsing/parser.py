@@ -36,9 +36,8 @@ class Parser(Transformer):
 
     The embedding of a source word is the sum of its tokens' embeddings. To the embedding of each target token the encoder's output of the
     first word that is not written yet is added, after the last word that of the end token (deterministic attention, Liu et al. 2018), and a
-    linear map of the two innermost open brackets and of the encoder's outputs of four words: the first of each of the two constituents, the
-    first of the part that ended last, and the last written (the stack, as by Fernandez Astudillo et al. 2020, of embeddings in place of
-    heads). What is not there yet is zero, or the first word.
+    linear map of the innermost open bracket's embedding and of three other outputs: of the first word of its constituent, of the first word
+    of the part that ended last, and of the word written last. For a bracket that is missing there are zeros, for a word the first one.
     """
 
     begins: Tensor  # (V,) 1 for each token that begins a word, and 0 for others, of the type of the weights, with which it is saved.
@@ -48,7 +47,7 @@ class Parser(Transformer):
         super().__init__(size, vocab_size)
         self.register_buffer("begins", torch.ones(vocab_size))
         self.register_buffer("kinds", torch.zeros(vocab_size))
-        self.of_stack = nn.Linear(6 * size.d_model, size.d_model, bias=False)
+        self.of_stack = nn.Linear(4 * size.d_model, size.d_model, bias=False)
 
     def read_vocabulary(self, pieces: Sequence[str]) -> None:
         self.begins.copy_(torch.tensor(begin_words(pieces)))
@@ -88,15 +87,15 @@ class Parser(Transformer):
     def _embedded(self, target: Tensor, begun: Iterable[BegunTree], memory: Tensor, mask: Tensor) -> Tensor:
         """Embed (B, T) target tokens, the last ones of as many begun trees, given the encoder's outputs (B, W, D) and their mask."""
         embedding = self.target_embedding or self.embedding
-        words, brackets = (torch.tensor(rows, device=target.device) for rows in zip(*map(_read, begun), strict=True))
-        words = torch.minimum(words.view(len(target), -1), mask.sum(dim=1, keepdim=True) - 1)
-        read = memory.gather(1, words[:, :, None].expand(-1, -1, self.d_model)).unflatten(1, (-1, 5))
-        brackets = brackets.view(*target.shape, 2)
-        opened = embedding(brackets) * (brackets != PAD)[..., None]
-        return embedding(target) + read[:, :, 0] + self.of_stack(torch.cat([opened, read[:, :, 1:]], dim=2).flatten(2))
+        rows = torch.tensor([*map(_read, begun)], device=target.device).view(*target.shape, 5)
+        words, bracket = torch.minimum(rows[:, :, 1:].flatten(1), mask.sum(dim=1, keepdim=True) - 1), rows[:, :, 0]
+        read = memory.gather(1, words[:, :, None].expand(-1, -1, self.d_model)).unflatten(1, (-1, 4))
+        opened = embedding(bracket) * (bracket != PAD)[:, :, None]
+        x: Tensor = embedding(target) + read[:, :, 0] + self.of_stack(torch.cat([opened, read[:, :, 1:].flatten(2)], dim=2))
+        return x
 
 
-def _read(tree: BegunTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the five words that the decoder reads and the two brackets, `PAD` for one that is missing."""
-    (inner, first), (outer, outer_first) = [*tree.open[::-1], (PAD, 0), (PAD, 0)][:2]
-    return (tree.written, first, outer_first, tree.part, max(tree.written - 1, 0)), (inner, outer)
+def _read(tree: BegunTree) -> tuple[int, ...]:
+    """Return what the decoder reads: the innermost open bracket, `PAD` if none is open, and four words, first the one that comes next."""
+    bracket, first = tree.open[-1] if tree.open else (PAD, 0)
+    return bracket, tree.written, first, tree.part, max(tree.written - 1, 0)

@@ -1,9 +1,9 @@
 """Phrase-structure trees: read from brackets, cleaned in the usual way, and linearised as the symbols that a parsing model outputs.
 
 The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
-"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word becomes XX, or XX-DT with its tag. In the order
-of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the first child of a constituent comes before its opening bracket:
-"XX (NP XX )NP (S XX (VP )VP XX )S". The first symbol tells the two apart.
+"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word becomes XX, or XX-DT with its tag.
+In the order of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the first child of a constituent comes before its
+opening bracket: "XX (NP XX )NP (S XX (VP )VP XX )S". The first symbol tells the two apart.
 """
 
 import re
