@@ -111,7 +111,8 @@ def test_a_model_that_has_learnt_nothing_writes_valid_trees_over_all_words(tmp_p
     torch.manual_seed(seed)
     symbols = [f"\u2581{symbol}" for symbol in ("(S", ")S", "(NP", ")NP", "(VP", WORD_SYMBOL, "XX-NN")]  # (VP cannot be closed.
     directory = write_model(build(SMALL, 46), tmp_path / "model", target="tree", user_symbols=symbols)
-    sentences = ["the dog sees a cat", "a", " ".join(["cat"] * 12), "a house sees"]
+    # With so many words, brackets as deep as may be would not fit the longest output.
+    sentences = ["the dog sees a cat", "a", " ".join(["cat"] * 60), "a house sees"]
     translator = Translator.load(directory)
     search = Search(beam, max_extra=300)
     for sentence, outputs in zip(sentences, translations(translator, sentences, search), strict=True):

@@ -103,18 +103,19 @@ class BegunTree(NamedTuple):
     open: tuple[tuple[int, int], ...] = ()  # Opening bracket and first word of each constituent that is not closed, the innermost last.
     part: int = 0  # First word of the part that ended last.
     opened: int = 0  # Brackets opened since the last word.
+    length: int = 0  # Number of symbols.
     last: int = OTHER  # Kind of the last symbol.
     in_order: bool = False
 
     def after(self, symbol: int, kind: int) -> "BegunTree":
         """Return the tree with one more symbol; other text changes nothing, nor does a bracket that closes nothing."""
         if kind == WORD:
-            return BegunTree(self.written + 1, self.open, self.written, 0, kind, self.in_order or not self.last)
+            return BegunTree(self.written + 1, self.open, self.written, 0, self.length + 1, kind, self.in_order or not self.last)
         if kind == OPENING:
             opened = (symbol, self.part if self.in_order else self.written)
-            return BegunTree(self.written, (*self.open, opened), self.part, self.opened + 1, kind, self.in_order)
+            return BegunTree(self.written, (*self.open, opened), self.part, self.opened + 1, self.length + 1, kind, self.in_order)
         if kind == CLOSING and self.open:
-            return BegunTree(self.written, self.open[:-1], self.open[-1][1], self.opened, kind, self.in_order)
+            return BegunTree(self.written, self.open[:-1], self.open[-1][1], self.opened, self.length + 1, kind, self.in_order)
         return self
 
 

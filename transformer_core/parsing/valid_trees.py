@@ -9,6 +9,7 @@ from torch import Tensor
 from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
 from transformer_core.decoding.hypotheses import StepModel
 from transformer_core.models.translation import DecoderState
+from transformer_core.parsing.task import TASK
 from transformer_core.parsing.trees import CLOSING, OPENING, OTHER, WORD, BegunTree, kind_of
 
 _MOST_OPENED = 8  # Brackets opened one after the other, without a word between them.
@@ -64,8 +65,10 @@ class ValidTrees:
 
 
 def _allowed(tree: BegunTree, words: int) -> frozenset[int]:
-    """Return the kinds of symbols that may come next in a tree over so many words."""
-    kinds, after_part, more, left = set(), tree.last != OPENING, tree.opened < _MOST_OPENED, words - tree.written
+    """Return the kinds of symbols that may come next in a tree over so many words, which has at most `TASK.max_extra` more symbols."""
+    kinds, after_part, left = set(), tree.last != OPENING, words - tree.written
+    # Each open constituent, and one that is opened now, also has to be closed.
+    more = tree.opened < _MOST_OPENED and tree.length + left + len(tree.open) + 2 <= words + TASK.max_extra
     if more and (after_part if tree.in_order else left > 0):
         kinds.add(OPENING)
     if left > 0 and (tree.open or not tree.last):
