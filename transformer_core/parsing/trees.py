@@ -209,15 +209,15 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
     """
     whole, in_order = _Open(TOP), symbols.startswith(WORD_SYMBOL)
     stack, used, malformed = [whole], 0, False
-    for symbol in symbols.split():
-        if symbol.startswith(WORD_SYMBOL) and used < len(gold):
+    for symbol, kind in ((symbol, kind_of(symbol)) for symbol in symbols.split()):
+        if kind == WORD and used < len(gold):
             stack[-1].children.append(gold[used])
             used += 1
-        elif symbol.startswith("(") and len(symbol) > 1:
+        elif kind == OPENING:
             first = [stack[-1].children.pop()] if in_order and stack[-1].children else []
             malformed |= in_order and not first
             stack.append(_Open(symbol[1:], first))
-        elif symbol.startswith(")") and any(node.label == symbol[1:] for node in stack[1:]):
+        elif kind == CLOSING and any(node.label == symbol[1:] for node in stack[1:]):
             malformed |= stack[-1].label != symbol[1:] or not stack[-1].children
             while _close_last(stack) != symbol[1:]:
                 pass
