@@ -17,7 +17,7 @@ DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])
 LEAVES = st.builds(Tree, st.sampled_from(["DT", "NN", ",", "."]), word=st.sampled_from(["a", "dog", ",", "."]))
 ORDERS = st.sampled_from(get_args(TreeOrder))
-TREES = st.recursive(LEAVES, lambda parts: st.builds(Tree, LABELS, st.lists(parts, min_size=1, max_size=4).map(tuple))).filter(
+TREES = st.recursive(LEAVES, lambda parts: st.builds(Tree, LABELS, st.lists(parts, min_size=1, max_size=4))).filter(
     lambda tree: bool(tree.children)
 )
 

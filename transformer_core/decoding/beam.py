@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, FinishedHypotheses, StepModel, log_normaliser, top_logits, traced_back
-from transformer_core.models.ops.decoding_graphs import GraphedTransformer
+from transformer_core.models.ops.decoding_graphs import CapturedSteps, GraphedTransformer
 from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
@@ -124,7 +124,7 @@ class _BeamSearch:
         Such a score comes from logits that are not finite. The sentence may then lack other outputs, too.
         """
         state = model.start(source, source_mask)
-        step = model.captured(self, state) if isinstance(model, GraphedTransformer) else partial(self.step, model, state)
+        step = CapturedSteps(model, self, state) if isinstance(model, GraphedTransformer) else partial(self.step, model, state)
         while True:
             if self.length == len(self.trace):
                 self.trace = torch.cat((self.trace, torch.zeros_like(self.trace)))

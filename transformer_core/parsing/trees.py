@@ -25,12 +25,12 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 _OTHER_SPACE = re.compile(r"[^\S \t\r\n]")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tree:
-    """A constituent with its parts, or a word with its tag."""
+    """A constituent with its parts, or a word with its tag; changed only while it is read."""
 
     label: str  # Of the constituent, or the word's part-of-speech tag.
-    children: "tuple[Tree, ...]" = ()  # The parts of a constituent, at least one; empty for a word.
+    children: "list[Tree]" = field(default_factory=list)  # The parts of a constituent, at least one; empty for a word.
     word: str = ""  # Empty for a constituent.
 
 
@@ -119,14 +119,6 @@ class BegunTree(NamedTuple):
         return self
 
 
-@dataclass
-class _Open:
-    """A constituent that is not closed yet."""
-
-    label: str
-    children: list[Tree] = field(default_factory=list)
-
-
 def read_tree(text: str) -> Tree:
     """Read the tree in a bracketed text, cleaned as by `read_trees`. Raises `ValueError`: malformed, or not one tree with a word."""
     found = [tree for _, tree in read_trees([text])]
@@ -144,7 +136,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
 
     Raises `ValueError`: malformed brackets, or other white space than space, tab and line ends; the message begins with the line's number.
     """
-    stack: list[_Open] = []
+    stack: list[Tree] = []
     before = ""
     number = 0
     for number, line in enumerate(lines, start=1):
@@ -152,7 +144,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
             raise ValueError(f"{number}: U+{ord(odd[0]):04X} is white space: write _ for it in a word, a space between words")
         for token in _TOKEN.findall(line):
             if token == "(":
-                stack.append(_Open(""))
+                stack.append(Tree(""))
             elif not stack:
                 raise ValueError(f"{number}: {token!r} outside of brackets")
             elif token == ")":
@@ -170,7 +162,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
         raise ValueError(f"{number}: {len(stack)} brackets are not closed at the end")
 
 
-def _closed(node: _Open) -> Tree | None:
+def _closed(node: Tree) -> Tree | None:
     """Return the constituent or the tagged word of a closed bracket; None if nothing is left of it."""
     loose = [child for child in node.children if not child.label]
     if node.label == _EMPTY:
@@ -178,7 +170,7 @@ def _closed(node: _Open) -> Tree | None:
     if len(node.children) == len(loose) == 1:
         return Tree(_without_function(node.label) or TOP, word=loose[0].word)
     # A word without a bracket of its own, beside others, becomes its own tag.
-    children = tuple(child if child.label else Tree(child.word, word=child.word) for child in node.children)
+    children = [child if child.label else Tree(child.word, word=child.word) for child in node.children]
     return Tree(_without_function(node.label) or TOP, children) if children else None
 
 
@@ -189,7 +181,7 @@ def _without_function(label: str) -> str:
 
 def _without_top(tree: Tree | None) -> Tree | None:
     if tree is None or tree.word:
-        return tree and Tree(TOP, (tree,))
+        return tree and Tree(TOP, [tree])
     while tree.label in (TOP, "ROOT", "S1") and len(tree.children) == 1 and tree.children[0].children:
         (tree,) = tree.children
     return tree
@@ -207,7 +199,7 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
         symbols: the output, with white space between symbols.
         gold: the words with their tags (`leaves`), at least one; EVALB ignores punctuation by its tags.
     """
-    whole, in_order = _Open(TOP), symbols.startswith(WORD_SYMBOL)
+    whole, in_order = Tree(TOP), symbols.startswith(WORD_SYMBOL)
     stack, used, malformed = [whole], 0, False
     for symbol, kind in ((symbol, kind_of(symbol)) for symbol in symbols.split()):
         if kind == WORD and used < len(gold):
@@ -216,7 +208,7 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
         elif kind == OPENING:
             first = [stack[-1].children.pop()] if in_order and stack[-1].children else []
             malformed |= in_order and not first
-            stack.append(_Open(symbol[1:], first))
+            stack.append(Tree(symbol[1:], first))
         elif kind == CLOSING and any(node.label == symbol[1:] for node in stack[1:]):
             malformed |= stack[-1].label != symbol[1:] or not stack[-1].children
             while _close_last(stack) != symbol[1:]:
@@ -229,12 +221,12 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> tuple[Tree, bool]:
     while len(stack) > 1:
         _close_last(stack)
     root = whole.children[0] if len(whole.children) == 1 and whole.children[0].children else None
-    return root or Tree(TOP, tuple(whole.children)), malformed or root is None
+    return root or whole, malformed or root is None
 
 
-def _close_last(stack: list[_Open]) -> str:
+def _close_last(stack: list[Tree]) -> str:
     """Close the innermost constituent and return its label."""
     node = stack.pop()
     if node.children:
-        stack[-1].children.append(Tree(node.label, tuple(node.children)))
+        stack[-1].children.append(node)
     return node.label

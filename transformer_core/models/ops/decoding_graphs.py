@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,21 +19,6 @@ _ROOM = 8  # Capacities are multiples of this.
 _CAPTURING = Lock()  # Threads may share a translator; and freeing cached memory, on all GPUs, ends another thread's capture.
 
 
-class Steps(Protocol):
-    """What a search changes from step to step, see `beam_search`."""
-
-    CHANGING: tuple[str, ...]
-    live: Tensor
-    max_length: Tensor
-    trace: Tensor
-    length: int
-
-    @property
-    def forcing(self) -> tuple[bool, bool]: ...
-
-    def step(self, model: Any, state: Any) -> None: ...
-
-
 class GraphedTransformer:
     """A Transformer on a GPU, for beam search; its results are those of the model."""
 
@@ -47,10 +32,6 @@ class GraphedTransformer:
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources, see `TranslationModel.start`."""
         return self.model.start(source, source_mask)
-
-    def captured(self, search: Any, state: Any) -> Callable[[], None]:
-        """Return the steps of a search (decoding/beam.py), which call its `step` or replay it."""
-        return _Steps(self, search, state)
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the kernels that `run` launches, without running them; return their replay."""
@@ -71,10 +52,13 @@ class GraphedTransformer:
         return graph.replay
 
 
-class _Steps:
-    """The steps of a search. At the earliest from the fourth on they are replayed, as long as a step does the same to the same tensors."""
+class CapturedSteps:
+    """The steps of a search (decoding/beam.py).
 
-    def __init__(self, owner: GraphedTransformer, search: Steps, state: TransformerState) -> None:
+    At the earliest from the fourth on they are replayed, as long as a step does the same to the same tensors.
+    """
+
+    def __init__(self, owner: GraphedTransformer, search: Any, state: Any) -> None:
         self._owner = owner
         self._search = search
         self._state = state
