@@ -149,7 +149,7 @@ def _in_experiment(chosen: Namespace, client: "MlflowClient", wanted: str) -> "l
     found = client.get_experiment_by_name(chosen.experiment) if chosen.experiment else None
     if chosen.days:
         wanted += f" AND attributes.start_time >= {now_ms() - round(chosen.days * _MS_PER_DAY)}"
-    return list(client.search_runs([found.experiment_id], wanted)) if found else []
+    return search(client, wanted, found.experiment_id) if found else []
 
 
 def _unfinished(chosen: Namespace, client: "MlflowClient") -> list[runs_page.Unfinished]:

@@ -47,6 +47,8 @@ class SlurmQueue(Scheduler):
             prelude = Path(place.prelude).read_text(encoding="utf-8").strip() if place.prelude else ""
         except OSError as error:
             raise configuration_error(f"machine.places: prelude: {place.prelude}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise configuration_error(f"machine.places: prelude: {place.prelude}: not valid UTF-8 (byte {error.start})") from None
         reports = str(STATE / f"exit/{self.job.stage}-node-")
         return self.render("slurm.sbatch", options=options, reports=reports, prelude=prelude, python=sys.executable)
 

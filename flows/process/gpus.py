@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -43,6 +43,7 @@ def visible_gpus() -> dict[str, str]:
     uuids = {index: uuid for index, *cells in gpu_rows(_QUERY_SECONDS, "index", "uuid") for uuid in cells}
     chosen = os.environ.get(_VISIBLE)
     names = list(uuids.values()) if chosen is None else [name for name in chosen.split(",") if name]
+    names = list(takewhile(lambda name: not name.startswith("-"), names))  # As CUDA does: -1 hides itself and what follows.
     return {name: uuids.get(name, name) for name in names}
 
 

@@ -45,8 +45,11 @@ class StageError(Exception):
     """A stage, or DVC or git for it, ended with `exit_code`; the message is the reason."""
 
     def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(f"{for_terminal(message)} (exit code {exit_code})")
+        super().__init__(exit_code, for_terminal(message))  # Pickle makes a copy from these.
         self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.args[1]} (exit code {self.exit_code})"
 
 
 def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:

@@ -92,7 +92,7 @@ class ServedTranslator(PythonModel):
         model = replace(self.model, engine=engine, shortlist=asked.shortlist)
         try:
             if asked.glossary:
-                options["glossary"] = glossary_of(asked.glossary.split("\n"), "glossary")
+                options["glossary"] = glossary_of(asked.glossary.removesuffix("\n").split("\n"), "glossary")
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 if not (asked.nbest or asked.scores):
                     return model.translate(lines, **options)

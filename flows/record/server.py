@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -148,6 +149,10 @@ def experiment_id(client: "MlflowClient") -> str:
     return str(found.experiment_id)
 
 
-def search(client: "MlflowClient", wanted: str) -> "list[Run]":
-    """Return the runs of the project's experiment that a filter selects, the latest first."""
-    return list(client.search_runs([experiment_id(client)], wanted, order_by=["attributes.start_time DESC"]))
+def search(client: "MlflowClient", wanted: str, experiment: str = "") -> "list[Run]":
+    """Return the runs of an experiment, or else of the project's, that a filter selects, the latest first."""
+    page_of = partial(client.search_runs, [experiment or experiment_id(client)], wanted, order_by=["attributes.start_time DESC"])
+    pages = [page_of()]
+    while token := pages[-1].token:  # A page has at most 1,000 runs.
+        pages.append(page_of(page_token=token))
+    return [run for page in pages for run in page]

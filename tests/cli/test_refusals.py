@@ -69,6 +69,7 @@ REFUSALS = [
     ("estimate --length 1000", 78, "--length: a micro-batch holds 640 tokens.* 1000"),
     ("recipe tatoeba", 78, r"params\.yaml: differs from every recipe and would be lost\. Keep a copy, then repeat with --force"),
     (f"{NEW} text.en text.de text.en", 78, "text.en: a third file"),
+    (f"{NEW} hf:own/books text.de", 78, "text.de: a file beside the dataset hf:own/books"),
     ("data new mine text.en text.de", 78, r"params\.yaml: differs from every recipe"),
     ("data new taken text.en text.de", 78, r"corpora/taken\.yaml: .* already\. .*transformer-core data update taken"),
     ("data new multi30k text.en text.de", 78, r"^multi30k: .* comes with the package\. Choose another name\.$"),

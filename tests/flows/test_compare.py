@@ -5,10 +5,12 @@ import re
 import socket
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from flows.compare import main
 from flows.process.paths import MANIFEST
@@ -166,6 +168,15 @@ REFUSED = [
     ("evaluation-3", 65, "runs evaluation-1, of abc123 and evaluation-3, of abc123: were scored against different references. "
      "Name two runs with the same test set."),
 ]  # fmt: skip
+
+
+def test_runs_that_are_not_on_the_first_page_of_mlflows_answer_are_found(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MlflowClient, "search_runs", partialmethod(MlflowClient.search_runs, max_results=1))
+    for number in (1, 2):
+        train(f"run{number}")
+        evaluate(f"evaluation-{number}", f"run{number}", GOOD)
+    assert compare("run1", "run2").startswith("A is evaluation-1, of run1 (")
+    assert compare("--experiment", server.MLFLOW_EXPERIMENT, "--page", "page.html") == "page.html: 2 runs\n"
 
 
 def test_a_name_matches_without_its_score_and_a_killed_run_only_if_no_finished_one_does(compare: Compare) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.gpus import free_gpus
+from flows.process.gpus import free_gpus, visible_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,12 @@ def test_a_number_and_a_uuid_name_the_same_gpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with free_gpus(1):
         assert visible() == ""
+
+
+@pytest.mark.parametrize(("chosen", "names"), [("-1", []), ("1,-1,2", ["1"])])
+def test_a_number_below_zero_hides_the_gpus_from_there_on(monkeypatch: pytest.MonkeyPatch, chosen: str, names: list[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert list(visible_gpus()) == names
 
 
 def test_a_run_without_free_gpus_says_so_once_and_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

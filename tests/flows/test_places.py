@@ -108,6 +108,13 @@ def test_a_slurm_job_has_the_options_of_its_place() -> None:
         SlurmQueue(Slurm(on="slurm", time="12", prelude="nowhere.sh"), Job.of("train", settings())).script()
 
 
+def test_a_prelude_that_is_not_in_utf8_is_refused(tmp_path: Path) -> None:
+    prelude = tmp_path / "prelude.sh"
+    prelude.write_bytes("# Für den Rechner".encode("latin-1"))
+    with refused(78, r"prelude: .*prelude\.sh: not valid UTF-8 \(byte 3\)"):
+        SlurmQueue(Slurm(on="slurm", time="12", prelude=str(prelude)), Job.of("train", settings())).script()
+
+
 def objects(place: Kubernetes) -> list[Any]:
     """The objects that would be applied, which Kubernetes would take."""
     found = list(YAML(typ="safe").load_all(KubernetesJobs(place, Job.of("train", settings())).manifest()))

@@ -1,6 +1,7 @@
 """A stage's process: exit code, report, times, signals, and the death of the processes that started it."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from flows.dvc.commands import failure
-from flows.process.runner import last_run, past_runs, record_run
+from flows.process.runner import StageError, last_run, past_runs, record_run
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
@@ -151,6 +152,11 @@ def test_the_energy_of_a_stage_is_metered_where_codecarbon_is_installed(tmp_path
     here()
     sys.modules.pop("codecarbon", None)  # It would be found again by the tests that come after.
     assert [run.kwh for run in past_runs("toy")] == [0.25]
+
+
+def test_the_error_of_a_stage_is_the_same_after_pickling_as_prefect_stores_it() -> None:
+    error = pickle.loads(pickle.dumps(StageError(137, "train: killed\x1b")))
+    assert (error.exit_code, str(error)) == (137, r"train: killed\x1b (exit code 137)")
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{", '{"code": 65}', '{"code": "x", "message": "", "remedy": ""}'])

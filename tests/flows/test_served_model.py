@@ -112,6 +112,7 @@ def test_a_request_can_have_a_glossary_to_which_the_models_own_engine_gives_way(
     wanted = {"glossary": "dogs\tFahrrad\nman\tZwei Hunde"}
     for texts in (server.predictions(LINES[:2], **wanted), predictor(directory)(LINES[:2], wanted)):
         assert ["Zwei Hunde" in texts[0], "Fahrrad" in texts[1]] == [True, True]
+        assert server.predictions(LINES[:2], glossary=f"{wanted['glossary']}\n") == texts
     assert server.predictions(LINES[:2], glossary="") == server.predictions(LINES[:2]) != texts
 
 

@@ -75,6 +75,8 @@ def run_new(arguments: argparse.Namespace) -> int:
         find_entry(arguments.mix, "--mix")
     if arguments.files:
         if (first := str(arguments.files[0])).startswith("hf:"):
+            if len(arguments.files) > 1:
+                raise configuration_error(f"{arguments.files[1]}: a file beside the dataset {first}", "Name the dataset alone.")
             _take_dataset(arguments, first.removeprefix("hf:"))
         valid, test = arguments.valid_lines or arguments.valid, arguments.test_lines or arguments.test
         sides = {name: getattr(arguments, name) for name in ("source", "target", "source_language", "target_language")}
