@@ -20,7 +20,10 @@ class Picture(NamedTuple):
     measure: str  # The label of the axis of the figure.
 
 
-PICTURES = {"layers": Picture(("layer",), "n", "milliseconds", "CPU milliseconds")}
+PICTURES = {
+    "layers": Picture(("layer",), "n", "milliseconds", "CPU milliseconds"),
+    "own-data": Picture(("corpus", "settings"), "pairs", "valid", "BLEU of valid"),
+}
 
 
 def main() -> None:
