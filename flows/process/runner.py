@@ -218,14 +218,15 @@ def exit_with_starters() -> None:
     If it has not ended after `grace_seconds`, it is killed: nobody else would.
     """
     if numbers := [int(number) for number in os.environ.get(STARTERS, "").split()]:
-        threading.Thread(target=_watch, args=(numbers,), name="exit-with-starters", daemon=True).start()
+        # The time is read here: a thread that reads a file while Python ends can end the process by a segmentation fault.
+        threading.Thread(target=_watch, args=(numbers, grace_seconds()), name="exit-with-starters", daemon=True).start()
 
 
-def _watch(numbers: Sequence[int]) -> None:
+def _watch(numbers: Sequence[int], seconds: float) -> None:
     with suppress(psutil.NoSuchProcess):
         followed = [psutil.Process(number) for number in numbers]
         while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(grace_seconds())
+    time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
