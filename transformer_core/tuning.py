@@ -9,6 +9,7 @@ from typing import Any
 from transformer_core import recipes
 from transformer_core.config import PRETRAINED
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, find_entry, load_entry
+from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.corpus.tokens.subword import Subword
@@ -70,7 +71,8 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
         shutil.rmtree(start, ignore_errors=True)
         shutil.copytree(model, start)
     pairs = entry.size.pairs if entry.size else 0
-    text = recipes.for_own_data(entry.name, config.source, config.target, pairs, 0, 0, count_words=count_words)
+    rules = {"count_words": count_words, "symbols": SYMBOL_ERRORS in entry.metrics}
+    text = recipes.for_own_data(entry.name, config.source, config.target, pairs, 0, 0, **rules)
     document, subword = editable_yaml(text, entry.name), Subword.load(start / SUBWORD)
     document["bpe"].update(init_from=start.name, vocab_size=subword.vocab_size, byte_fallback=subword.has_bytes)
     document["bpe"].update(lowercase=subword.lowercases, normalise=subword.forms)

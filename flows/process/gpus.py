@@ -42,7 +42,7 @@ def visible_gpus() -> dict[str, str]:
     """Return the GPUs that this process may use: the name of each for CUDA, and its UUID, by which all processes know it."""
     uuids = {index: uuid for index, *cells in gpu_rows(_QUERY_SECONDS, "index", "uuid") for uuid in cells}
     chosen = os.environ.get(_VISIBLE)
-    names = list(uuids.values()) if chosen is None else [name for name in chosen.split(",") if name]
+    names = list(uuids.values()) if chosen is None else [name.strip() for name in chosen.split(",") if name.strip()]
     names = list(takewhile(lambda name: not name.startswith("-"), names))  # As CUDA does: -1 hides itself and what follows.
     return {name: uuids.get(name, name) for name in names}
 

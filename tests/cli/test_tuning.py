@@ -52,6 +52,13 @@ def test_a_corpus_that_grew_goes_on_from_the_model_with_its_vocabulary(place: Pa
     assert entry.read_text(encoding="utf-8") == before
 
 
+def test_a_corpus_of_symbols_keeps_its_rules_of_cleaning(place: Path, call: Call) -> None:
+    assert call("data", "new", "spoken", "first.en", "first.de", "--symbols", "--force").code == 0
+    assert call("data", "tune", "spoken", "--from", "models/averaged", "--force").code == 0
+    params = load_params(place / "params.yaml")
+    assert (params.bpe.type, params.clean.drop_copies, params.clean.max_ratio) == ("symbols", False, None)
+
+
 def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) -> None:
     before = (place / "params.yaml").read_bytes()
     tune = ("data", "tune", "other", "other.en", "other.de", "--from", "models/averaged", "--force")

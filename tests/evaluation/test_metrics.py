@@ -115,6 +115,7 @@ def test_error_rates_count_wrong_lines_and_edits_of_symbols() -> None:
         found = score(outputs, references, "xx", ["word-error-rate", "symbol-error-rate"])
         assert (found.values["word_error_rate"], found.values["symbol_error_rate"]) == pytest.approx((100 * wrong, 100 * edits))
         assert found.signatures["symbol_error_rate"].startswith(f"of:{units}|jiwer:")
+        assert "paper_bleu" not in found.values
 
 
 def warnings(lines: list[str], allow_tokenised: bool = True) -> list[str]:

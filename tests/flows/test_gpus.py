@@ -48,8 +48,8 @@ def test_a_number_and_a_uuid_name_the_same_gpu(monkeypatch: pytest.MonkeyPatch) 
         assert visible() == ""
 
 
-@pytest.mark.parametrize(("chosen", "names"), [("-1", []), ("1,-1,2", ["1"])])
-def test_a_number_below_zero_hides_the_gpus_from_there_on(monkeypatch: pytest.MonkeyPatch, chosen: str, names: list[str]) -> None:
+@pytest.mark.parametrize(("chosen", "names"), [("-1", []), ("1,-1,2", ["1"]), ("1, 2,-1", ["1", "2"])])
+def test_gpus_are_named_as_for_cuda(monkeypatch: pytest.MonkeyPatch, chosen: str, names: list[str]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert list(visible_gpus()) == names
 

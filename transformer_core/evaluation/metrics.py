@@ -13,6 +13,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core import config
+from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
 from transformer_core.corpus.text import lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import MOST_TER_WORDS, NORMALISED, as_outputs, bleu_metric, corpus_bleu, ter_metric, tokenizer_of
@@ -78,8 +79,8 @@ def score(
 ) -> Scores:
     """Return the scores of a set, their intervals, and BLEU of Moses' tokens.
 
-    If `as_outputs` changes a reference, the signatures end with `NORMALISED`. Moses splits words at spaces, so the paper's BLEU is left out
-    for text without them.
+    If `as_outputs` changes a reference, the signatures end with `NORMALISED`. The paper's BLEU is of words: it is left out for symbols, and
+    for text without spaces, where Moses splits words.
 
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
@@ -96,7 +97,8 @@ def score(
     for declared, metric in _metrics(deciding, tokenizer, hypotheses, references):
         values |= zip(declared.keys, interval(metric, hypotheses, references), strict=True)
         signatures[declared.key] = f"{metric.get_signature()}{NORMALISED if changed else ''}"
-    wanted = {name.replace("-", "_") for name in named} | (set() if lines_lack_spaces(deciding) else {PAPER_BLEU.key})
+    of_words = SYMBOL_ERRORS not in named and not lines_lack_spaces(deciding)
+    wanted = {name.replace("-", "_") for name in named} | ({PAPER_BLEU.key} if of_words else set())
     if language == TARGETS:  # Moses' tokens are those of a language.
         wanted.clear()
     for published, computed in _PUBLISHED.items():

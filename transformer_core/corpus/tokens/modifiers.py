@@ -22,14 +22,10 @@ def _with_typos(source: str, random: Random) -> str:
     return re.sub(r"(?<=\w)(\w)(\w)", mistyped, source)
 
 
-def _with_noise(source: str, random: Random) -> str:
-    return "".join(letter + random.choice(_MARKS) * (random.random() < _NOISE) for letter in source)
-
-
 MODIFIERS: dict[Modifier, Callable[[Pair[str], Random], Pair[str]]] = {
     "upper": lambda pair, _: Pair(pair.source.upper(), pair.target.upper()),
     "title": lambda pair, _: Pair(*map(capwords, pair)),
     "punctuation": lambda pair, _: Pair(*(re.sub(r"(?<=\w)[^\w\s]+$", "", text) for text in pair)),
     "typos": lambda pair, random: Pair(_with_typos(pair.source, random), pair.target),
-    "noise": lambda pair, random: Pair(_with_noise(pair.source, random), pair.target),
+    "noise": lambda pair, random: Pair("".join(c + random.choice(_MARKS) * (random.random() < _NOISE) for c in pair.source), pair.target),
 }
