@@ -72,11 +72,6 @@ def tags_of_corpus() -> set[str]:
     return {tag for origin in read_output(MANIFEST)["origin"] for tag in origin.get("tag", "").split()}
 
 
-def directions_of_corpus() -> dict[str, list[tuple[str, str, int]]]:
-    """Return, by split, `SplitRecord.directions` of data/raw; empty for a corpus of one direction."""
-    return {split: record.get("directions", []) for split, record in read_output(MANIFEST)["splits"].items()}
-
-
 def _read(path: Path, schema_of: Callable[[Any], type[BaseModel]]) -> dict[str, Any]:
     """Return a JSON file as it is. Raises `UserError` (65): it is missing or not JSON, or a key of its schema is missing or wrong."""
     paths.require(path)

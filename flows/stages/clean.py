@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process.gpus import free_gpus
-from flows.process.paths import CLEAN, RAW, STATE
-from flows.record.documents import directions_of_corpus, tags_of_corpus
+from flows.process.paths import CLEAN, MANIFEST, RAW, STATE
+from flows.record.documents import read_output, tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import LOW_SCORE, Drops, PairScores, below, clean_corpus, repeated_targets, worst
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
@@ -42,7 +42,8 @@ def cleaned(
 ) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.scheduler or params.machine.workers
-    tags, directions = tags_of_corpus(), directions_of_corpus()
+    splits, tags = read_output(MANIFEST)["splits"], tags_of_corpus()
+    directions = {split: record.get("directions", []) for split, record in splits.items()}
     return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scored, tags, directions, part_of_rule)
 
 

@@ -31,8 +31,10 @@ def test_over_and_underfitting_are_told_from_the_perplexities(in_training: float
 
 
 @pytest.mark.parametrize(
-    ("update", "gain", "warned"), [(300, 0.01, True), (500, -0.02, True), (200, 0.01, False), (500, 0.5, False), (500, math.nan, False)]
+    ("update", "gain", "warned"),
+    [(200, 0.01, False), (300, 0.19, True), (300, 0.24, False), (500, -0.02, True), (500, 0.5, False), (500, math.nan, False)],
 )
 def test_a_model_that_does_not_read_its_source_is_named_from_the_half_of_its_updates_on(update: int, gain: float, warned: bool) -> None:
     assert bool(unread_source({"update": update, "source_gain": gain}, 600)) == warned
+    assert bool(unread_source({"update": update, "source_gain": gain}, 0)) == (gain < 0.4)  # The training is over.
     assert unread_source({"update": update}, 600) == ""  # A table of an older version.

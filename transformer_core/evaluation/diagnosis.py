@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 # `source_gain` of models that read: 0.5 to 5 nats a token (docs/training.md). Of one with 0.4 BLEU: 0.26; if its sources are shuffled: 0.0.
 _LEAST_GAIN = 0.4
-# Before half of a training attention may not have formed yet.
+# Before half of a training attention may not have formed yet. Then 5,000 pairs of news have 0.24 and, at the end, 0.75 with 3.1 BLEU.
 _SHARE = 0.5
 # In nats a token of valid. The default recipe's gap to its training text is 0.4, that of 900 pairs after 14 epochs 1.4.
 _RISE, _GAP, _STILL_FALLING = 0.03, 0.7, 0.03
@@ -14,9 +14,12 @@ _LITTLE = 150
 
 
 def unread_source(validation: Mapping[str, float], updates: int) -> str:
-    """Return a warning if a validation shows a model that does not read its source, although half of its updates are done; else nothing."""
-    gain = validation.get("source_gain", math.nan)
-    if validation["update"] < _SHARE * updates or not gain < _LEAST_GAIN:
+    """Return a warning if a validation shows a model that does not read its source, although half of its updates are done; else nothing.
+
+    What is asked for grows with the share of the updates that is done; without `updates` the training is over.
+    """
+    gain, done = validation.get("source_gain", math.nan), validation["update"] / updates if updates else 1
+    if done < _SHARE or not gain < _LEAST_GAIN * done:
         return ""
     return (
         f"The model hardly reads its source: with the sources of other pairs valid loses {max(gain, 0):.2f} nats a token. Check that the "
