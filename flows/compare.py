@@ -2,7 +2,7 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,7 +63,7 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
         return run, client.get_run(parent) if parent else None
     children = search(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}' AND tags.kind = 'evaluation'")
     if not children:
-        raise UserError(f"run {wanted}: has no evaluation", "Make one with: dvc repro --force --single-item evaluate")
+        raise UserError(f"run {wanted}: has no evaluation", "Send what is left with: python -m flows.tracking sync")
     return children[0], run
 
 
@@ -115,7 +115,7 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
 def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], changed: bool = False) -> str:
     """Return names and values in both runs as a table, with "-" where a run has none; only those that differ if `changed`."""
     names = [key for key in sorted(a.keys() | b.keys()) if not changed or a.get(key) != b.get(key)]
-    shown: Sequence[tuple[str, str, str]] = [(name, "A", "B"), *((key, _shown(a.get(key)), _shown(b.get(key))) for key in names)]
+    shown = [(name, "A", "B"), *((key, _shown(a.get(key)), _shown(b.get(key))) for key in names)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
 
@@ -176,7 +176,8 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
             scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_in(found[0].settings.get("signature", "")))
             tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
-    write_text(chosen.page, runs_page.render(runs, tests, unfinished, params.machine.price_per_hour))
+    price = params.machine.price_per_hour and params.machine.price_per_hour * params.machine.nodes("train")
+    write_text(chosen.page, runs_page.render(runs, tests, unfinished, price))
     print(f"{chosen.page}: {len(runs)} runs")
     return ExitCode.DONE
 
@@ -191,7 +192,7 @@ def _on_page(number: int, run: Evaluated, client: "MlflowClient", uri: str) -> r
         for name, key in ((name, key) for name, found in keys.items() for key in found if key in training.data.metrics):
             points = client.get_metric_history(training.info.run_id, key)
             curves[name] = pd.Series([point.value for point in points], [point.step for point in points], dtype=float)
-        seconds = (training.info.end_time - training.info.start_time) / 1000 if training.info.end_time else None
+            seconds = max(seconds or 0, (max(point.timestamp for point in points) - training.info.start_time) / 1000)
     link = run_link(uri, client.get_run(run.run_id)) if uri.startswith("http") else ""
     return runs_page.Run(number, run.name, link, run.settings, run.metrics, curves, seconds)
 

@@ -45,10 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [one for one in (*states(), *worktrees(), *cached(before)) if newest(one.path) < before]
     sizes: dict[str, list[int]] = {}
     for one in found:
-        sizes.setdefault(one.kind, []).append(sum(file.lstat().st_size for file in files_of(one.path)))
-        if chosen.free:
-            with suppress(UserError):  # A process uses it now.
+        size = sum(file.lstat().st_size for file in files_of(one.path))
+        with suppress(UserError):  # A process uses it now.
+            if chosen.free:
                 one.remove(one.path)
+            sizes.setdefault(one.kind, []).append(size)
     for kind, of_kind in sizes.items():
         print(f"{kind}: {len(of_kind):,}, {sum(of_kind) / 1e6:,.1f} MB{' removed' if chosen.free else ''}")
     if not chosen.free or not found:

@@ -29,6 +29,8 @@ from flows.process.signals import stop_on_signals
 from flows.record.alarms import alarm
 from flows.record.documents import read_output, read_scores
 from flows.record.run import identity_of
+from flows.record.sending import send_others
+from flows.record.server import tracking_uri
 from flows.sweeps import table as tables
 from flows.sweeps.rows import GRID, choose, document_of, grid, rows_of, scale_for
 from transformer_core.cli.arguments import Parser, positive_float, positive_int
@@ -100,6 +102,8 @@ def plan(
     """
     if scale and name not in _SCALED:
         raise configuration_error(f"--scale: {name} has no scale", f"It is for {' and '.join(_SCALED)}.")
+    if minutes and (both := {setting.partition("=")[0] for setting in settings} & {f"train.{key}" for key in spaced(1)}):
+        raise configuration_error(f"--minutes: {min(both)} is a setting of the sweep", "Leave one of the two out.")
     base, files = check_params(settings_of_run(recipe, {})), snapshot()
     machine = base.machine.model_dump(mode="json")
     scale = scale or (scale_for(base) if name in _SCALED else 1)
@@ -209,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if error.exit_code != ExitCode.UNAVAILABLE or isinstance(error, StageError):
                 alarm(machine, trial.key, "failed", f"sweep: {name}: {error}", "Run the sweep again: it goes on from there.")
             code = code or error.exit_code
+    send_others(tracking_uri(machine))
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
         print(f"{planned.folder}: table.csv, table.md")

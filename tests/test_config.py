@@ -44,7 +44,8 @@ FAULTS = [
     ("  max_tokens: 128", "  max_tokens: 5000", "binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of "),
     ("  source: en", "  source: tree", "download.source: must be a language, tree can be the target alone"),
     ("  preset: tiny", "  preset: tiny\n  architecture: parser", "model.architecture: parser is for download.target tree alone, got de"),
-    ("  target: de", "  target: tree", "train.best_by: must be nll, perplexity, accuracy or f1, the score of parsing, got 'bleu'"),
+    ("  target: de", "  target: tree", "decode.engine: must be torch where download.target is tree, got ctranslate2"),
+    ("  best_by: bleu", "  best_by: f1", "train.best_by: must be nll, perplexity, accuracy or bleu, the score of translation, got 'f1'"),
     ("  warmup: 400", "\twarmup: 400", ":50: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
     ("  warmup: 400", "  warmup: [", ":52: not valid YAML (expected ',' or ']', but got ':')"),
     ("  warmup: 400", "  warmup: 1\n  warmup: 2", ':51: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
@@ -70,7 +71,8 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
         assert "\n" not in told
 
 
-TREES = {"target: de": "target: tree", "best_by: bleu": "best_by: f1"}
+TREES = {"target: de": "target: tree", "best_by: bleu": "best_by: f1", "  engine: ctranslate2": "  engine: torch"}
+LISTED = {"  shortlist: 0": "  shortlist: 9", "shortlist: false": "shortlist: true"}
 ANEW = {"  bpe_dropout: 0\n": "  bpe_dropout: 0.1\n", "  type: bpe\n": "  type: unigram\n"}
 TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
 
@@ -79,6 +81,7 @@ TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
     ("changes", "line"),
     [
         (TREES, None),
+        (TREES | LISTED, "decode.shortlist: must be false with decode.ensemble and where download.target is tree, got true"),
         (TREES | {"lowercase: false": "lowercase: true"}, "bpe.lowercase: must be false where download.target is tree, got true. The"),
         ({"preset: tiny": "preset: tiny\n  architecture: recurrent"}, "model.architecture: cannot be converted to CTranslate2, got 'recur"),
         ({"precision: float32": "precision: int8"}, None),

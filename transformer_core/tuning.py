@@ -27,18 +27,24 @@ _SAVES = 20  # Of a training; a validation is at each fifth, and the model is th
 def _mix_in(path: Path, languages: Sequence[str], other: str) -> None:
     """Call the training text of an entry `new`, add that of another entry as `old`, and the other's test set as `test_OTHER`.
 
-    Raises `UserError` (78): there is no such entry, it lacks a language, or it has no source that an entry in corpora/ can name.
+    What an earlier call has added is replaced. Raises `UserError` (78): there is no such entry, it lacks a language, or it has no source
+    that an entry in corpora/ can name; or the entry at `path` comes with the package.
     """
+    if path.parent != OWN_ENTRIES:
+        raise configuration_error(f"--mix: {path} comes with the package and stays as it is", "Tune on a corpus in corpora/.")
     found = find_entry(other, "--mix")
     if missing := [language for language in languages if language not in found.entry.languages]:
         raise configuration_error(f"--mix: {other} has no {missing[0]}", f"It has {', '.join(found.entry.languages)}.")
     document = read_yaml(path, editable_yaml)
+    document["splits"]["train"] = [source for source in document["splits"]["train"] if source.get("name") != _OLD]
     for source in document["splits"]["train"]:
         source["name"] = _NEW
     moved: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
     for split, sources in moved.items():
         for source in found.entry.sources[split]:
-            kept: dict[str, Any] = source.model_dump(exclude_defaults=True, exclude={"name", "translated", "trees"})
+            if found.entry.directions and {*languages} not in map(set, found.entry.directions_of(source)):
+                continue
+            kept: dict[str, Any] = source.model_dump(exclude_defaults=True, exclude={"name", "translated", "trees", "direction"})
             for kind in kept.keys() & {"files", "https"}:
                 kept[kind] = {language: kept[kind][language] for language in languages}
             for file in kept.get("files", {}).values():
@@ -47,7 +53,7 @@ def _mix_in(path: Path, languages: Sequence[str], other: str) -> None:
         if not sources:
             raise configuration_error(f"{found.path}: splits.{split}: has no text of its own", "Name another corpus in --mix.")
     document["splits"]["train"] += [{**source, "name": _OLD} for source in moved["train"]]
-    document["tests"] = {f"{FURTHER_TEST}{other.replace('.', '-')}": moved["test"]}
+    document.setdefault("tests", {})[f"{FURTHER_TEST}{other.replace('.', '-')}"] = moved["test"]
     write_text(path, yaml_text(document))
 
 

@@ -103,7 +103,8 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
 def remove_worktree(folder: Path) -> None:
     """Remove a worktree that a failed run has left. Raises `UserError` (69): a run works in it."""
     with locked(folder.absolute().with_suffix(".lock"), "this run"):
-        git(Path(), "worktree", "remove", "--force", "--force", str(folder))
+        shutil.rmtree(folder)  # Git refuses one that it does not know, as in a repository that was moved.
+        git(Path(), "worktree", "prune")
 
 
 def _check_out(folder: Path, files: Snapshot) -> None:

@@ -12,6 +12,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, WorkerStatus
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Failed
 
@@ -84,6 +85,8 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
+    except ObjectNotFound as error:  # Someone has deleted the run.
+        raise configuration_error(f"Prefect refuses: {first_line(error.http_exc)}") from error
     except httpx.HTTPError as error:
         if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
             raise configuration_error(f"Prefect refuses: {first_line(error)}") from error

@@ -16,7 +16,7 @@ import psutil
 
 from flows.process.energy import metered
 from flows.process.exits import BUG, SIGNALLED
-from flows.process.paths import STATE, sections_of, settings_up_to
+from flows.process.paths import STATE, TRAINING_METRICS, sections_of, settings_up_to
 from flows.process.signals import grace_seconds, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
@@ -137,7 +137,8 @@ def run_here(name: str, body: Callable[[Params], str], lock: str = "") -> str:
                 fault = f"{PARAMS_FILE}: section {section} was edited while stage {name} ran with the previous settings"
                 raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
         if not lock:
-            record_run(name, params, time.monotonic() - began, kwh)
+            trained = 60 * read_json(TRAINING_METRICS)["minutes"] if name == "train" and TRAINING_METRICS.exists() else 0  # In all parts.
+            record_run(name, params, max(time.monotonic() - began, trained), kwh)
     return closing
 
 

@@ -189,7 +189,8 @@ def version_tags(scores: Mapping[str, Any], task: Task, fingerprint: str, target
     tags = {key: str(scores[key]) for key in ("corpus", "signature", COMET, f"{COMET}_signature") if key in scores}
     for split, of_split in {MAIN_TEST: scores, **scores.get("tests", {})}.items():
         raw, outputs = paths.RAW / f"{split}.{target}", paths.DECODED / f"{split}.hyp"
-        values = {task.key: str(of_split[task.key]), "references": sha256_of(raw), "hypotheses": sha256_of(outputs)}
+        values = {key: str(of_split[key]) for key in (task.key, COMET) if key in of_split}
+        values |= {"references": sha256_of(raw), "hypotheses": sha256_of(outputs)}
         tags |= {tag_of(key, split): value for key, value in values.items()}
     gains = {tag_of("gain", split): GAIN.format(**gain) for split, gain in scores.get("gains", {}).items()}
     return {**tags, **gains, "fingerprint": fingerprint}

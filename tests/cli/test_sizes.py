@@ -58,6 +58,12 @@ def test_the_baselines_have_sizes_too(architecture: str, document: Callable[...,
     assert 0.9 * products < found["training"]["flops_a_token"] <= products + attention
 
 
+def test_a_parser_costs_more_than_a_plain_transformer(document: Callable[..., Any]) -> None:
+    sizes = ("--preset", "tiny", "--vocab-size", "2000", "--length", "25")
+    plain, parser = (document("info", "--architecture", name, *sizes)["training"] for name in ("transformer", "parser"))
+    assert all(parser[key] > plain[key] for key in ("flops_a_token", "activation_bytes_a_token"))
+
+
 def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     write_params(tmp_path, "wmt14-en-de-base")
     arguments = ("estimate", "--rate", "10000", "--price", "2", "--preset")

@@ -37,6 +37,12 @@ def test_a_model_is_tuned_on_another_domain_with_old_pairs_and_both_test_sets(pl
     assert resolve(params.model).effective() == size.effective()
     assert (params.model.dropout, params.train.updates, params.train.learning_rate_factor) == (0.1, 200, 0.1)
     assert not params.bpe.byte_fallback
+    written = (place / "corpora/other.yaml").read_bytes()
+    assert call("data", "tune", "other", "--from", "models/averaged", "--mix", "first", "--force").code == 0
+    assert (place / "corpora/other.yaml").read_bytes() == written
+    code, line = call("data", "tune", "multi30k", "--from", "models/averaged", "--mix", "first", "--force").refusal()
+    assert code == 78
+    assert "multi30k.yaml comes with the package and stays as it is" in line
 
 
 def test_a_corpus_that_grew_goes_on_from_the_model_with_its_vocabulary(place: Path, call: Call) -> None:

@@ -387,6 +387,12 @@ def test_near_duplicates_may_differ_in_numbers_and_not_in_words_vowel_signs_or_m
     assert cleaned(tmp_path, NEAR)[1] == pairs
 
 
+def test_a_pair_is_no_repeat_of_one_that_a_rule_before_has_dropped(tmp_path: Path) -> None:
+    pairs = [("Good day!", "Guten Tag!"), ("good day", "guten tag"), ("greetings to you", "guten tag")]
+    write_raw_pairs(tmp_path / "raw", pairs)
+    assert cleaned(tmp_path, NEAR.model_copy(update={"drop_repeated_targets": True}))[1] == [pairs[0], pairs[2]]
+
+
 def test_of_pairs_with_the_same_target_the_best_is_kept_and_a_rule_may_look_at_one_part_alone(tmp_path: Path) -> None:
     pairs = [("9 a", "x"), ("1 b", "x"), ("1 c", "x"), ("5 d", "y"), ("9 e", "y"), ("9 f", "z")]
     write_raw_pairs(tmp_path / "raw", [("", "dropped"), *pairs])

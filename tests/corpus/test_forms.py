@@ -196,6 +196,7 @@ BAD: list[tuple[dict[str, bytes], dict[str, str], int, str]] = [
     ({"t.csv": CSV}, {"source": "texts", "target": "3"}, 65, r"t\.csv:2: no column texts\. There are id \(0\), text_en"),
     ({"t.tsv": joined(NUMBERED)}, {}, 78, r"t\.tsv: which of its columns hold en and de\? There are 1 \(0\), .*\. Set --source"),
     ({"t.tsv": joined(NUMBERED) + b"9\tnine\n"}, COLUMNS, 65, r"t\.tsv:33: no column 3\. There are 1 \(9\), 2 \(nine\)"),
+    ({"t.tsv": b"en\tde\ten\n" + joined(NUMBERED)}, {}, 78, r"t\.tsv: which of its columns hold en and de\?"),
     ({"t.tsv": b"one text\n" * 9}, {}, 78, r"t\.tsv: one column, so one language\. Name the file of the other"),
     ({"t.jsonl": LINES + b'{"id": "9"'}, {}, 65, r"t\.jsonl:33: not valid JSON .*\. Write one object a line"),
     ({"t.jsonl": LINES + b'{"translation": {"en": "a"}}\n'}, {}, 65, r"t\.jsonl:33: no column translation\.de\. There"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, load_entry
-from transformer_core.corpus.sources.local_corpus import described, new_entry, update_entry
+from transformer_core.corpus.sources.local_corpus import described, languages_without_spaces, new_entry, update_entry
 from transformer_core.corpus.text import normalise, read_lines, read_pairs, write_pairs
 from transformer_core.files import sha256_of
 
@@ -55,6 +55,19 @@ def test_a_first_row_that_may_be_names_of_columns_is_told() -> None:
         Path("table.tsv").write_text(head + rows)
         entry = new_entry("table", Path("table.tsv"), source_language="en", target_language="de")
         assert any("looks like the names of columns" in line for line in described(entry)) == told
+
+
+def test_the_order_of_files_is_that_of_the_entrys_languages_and_a_wrong_byte_is_no_obstacle() -> None:
+    Path("corpora").mkdir()
+    GERMAN.write_text("我们明天去公园散步\n" * 40)
+    ENGLISH.write_bytes(b"\xff caf\xe9\n" * 40)
+    chinese, english = "zh: {path: ../my/letters.de}", "en: {path: ../my/letters.en}"
+    entry = Path("corpora/mine.yaml")
+    for languages, files, splits in (("en, zh", f"{chinese}, {english}", ("train", "valid", "test")), ("zh", chinese, ("train",))):
+        sources = "".join(f"  {split}: [{{files: {{{files}}}}}]\n" for split in splits)
+        entry.write_text(f"name: mine\nlanguages: [{languages}]\nlicence:\nnote: ''\nsplits:\n{sources}")
+        assert languages_without_spaces(entry) == ["zh"]
+        assert list(described(entry))
 
 
 NINE = b"one\n" * 9

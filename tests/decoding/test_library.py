@@ -9,6 +9,7 @@ import pytest
 from tests.clone import ROOT
 from tests.decoding.parity import WordsOnly
 from tests.models.on_disk import translations, write_model
+from tests.refusals import refused
 from transformer_core import load
 from transformer_core.cli import main
 from transformer_core.config import PAPER_SEARCH
@@ -42,6 +43,18 @@ def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(d
     own = load(directory, precision="int8")
     assert own.translate(LINES)[1] == own.translate(LINES, beam=1)[1] == ""
     assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]  # Loaded once.
+
+
+def test_wrong_options_are_named(directory: Path) -> None:
+    for options, fault in (
+        ({"beams": 9}, "options: beams: unknown key"),
+        ({"beam": 0}, "options: beam: must be greater"),
+        ({"penalty": "gnmt"}, "penalty"),
+    ):
+        with refused(78, fault):
+            load(directory).translate(["x"], **options)
+    with refused(78, "options: precision: must be"):
+        load(directory, precision="float16").translate(["x"])  # type: ignore[arg-type]
 
 
 def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:

@@ -132,6 +132,8 @@ def test_what_heads_look_at_most_is_counted_and_whether_a_pronoun_finds_its_noun
     assert len(table) == 1 + 4
     assert together == "a head finds the noun: 1 of 1 sentences; the other noun: 1"
     assert counts.endswith("of the tokens: end token 1, previous token 1, next token 1, same word 1")
+    with refused(65, "the Dog sees it.: this model reads no word 'Dog' there"):  # In lower case, or after an opening quote.
+        count_heads([Pronoun("the Dog sees it.", "it", "Dog", "sees")], [maps])
 
 
 @pytest.mark.parametrize("line", ["a cat\tcat\ta", "a cat\tcat\ta\tdog", ""])

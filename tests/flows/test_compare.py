@@ -163,7 +163,7 @@ LATEST = "The latest: 'evaluation-3', 'evaluation-2', 'evaluation-1', 'abc789', 
 REFUSED = [
     *((run, 78, f"run '{run}': MLflow has no run of this id, name or fingerprint. {LATEST}") for run in ("nowhere", "a_c%3", "")),
     ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
-    ("abc789", 65, "run abc789: has no evaluation. Make one with: dvc repro --force --single-item evaluate"),
+    ("abc789", 65, "run abc789: has no evaluation. Send what is left with: python -m flows.tracking sync"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
     ("evaluation-3", 65, "runs evaluation-1, of abc123 and evaluation-3, of abc123: were scored against different references. "
      "Name two runs with the same test set."),

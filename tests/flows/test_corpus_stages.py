@@ -282,8 +282,8 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     Path("corpora/dev.mrg").write_text("\n".join(trees[:5]))
     splits = "{train: [{trees: bank.mrg}], valid: [{trees: dev.mrg}], test: [{trees: dev.mrg}]}"
     Path("corpora/bank.yaml").write_text(f"name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits: {splits}\n")
-    clean = {"max_words": None, "max_ratio": None}
-    set_params(download={"corpus": "bank", "target": "tree"}, clean=clean, bpe={"vocab_size": 70}, train={"best_by": "f1"})
+    clean, decode = {"max_words": None, "max_ratio": None}, {"engine": "torch"}
+    set_params(download={"corpus": "bank", "target": "tree"}, clean=clean, bpe={"vocab_size": 70}, train={"best_by": "f1"}, decode=decode)
     run_all()
     assert Path("data/raw/test.tree").read_text().startswith("(S (NP (DT the) (NN ")
     symbols = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"

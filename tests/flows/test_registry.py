@@ -97,6 +97,13 @@ def test_comet_decides_where_it_is_asked_for(client: MlflowClient, tmp_path: Pat
     assert decide(client, other, scoring, with_faults(20), REFERENCES, "comet", "test").rival == ""
 
 
+def test_a_test_set_without_comet_is_no_rival_by_comet(client: MlflowClient) -> None:
+    by_comet = {"comet": "80", "comet_signature": "c"}
+    registered(client, with_faults(20), references="1" * 64, **by_comet, **{"references.test_a": "0" * 64, "bleu.test_a": "20"})
+    version = registered(client, with_faults(20), **by_comet)
+    assert decide(client, version, SCORING, with_faults(20), REFERENCES, "comet", "test").rival == ""
+
+
 def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:
     """Each is no significant step from the one before; what counts is the way from the best."""
     decisions = [published(client, faults) for faults in range(4, 16)]

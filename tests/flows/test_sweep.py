@@ -129,6 +129,8 @@ def test_minutes_are_as_many_updates_as_this_machine_makes_measured_once_for_all
         trials = plan("table2", ["train.seed=1,2"], rows=rows, minutes=minutes).trials
         return [trial.document["train"]["updates"] for trial in trials]
 
+    with refused(78, "--minutes: train.updates is a setting of the sweep"):
+        plan("params", ["train.updates=10,20"], minutes=1)
     few, many = updates(100), updates(1000)
     assert (few[0], few[2]) == (few[1], few[3])
     assert all(0 < 10 * less <= more <= 10 * less + 500 for less, more in zip(few, many, strict=True))

@@ -15,6 +15,7 @@ from transformer_core.baselines.convolutional import ConvolutionalState
 from transformer_core.baselines.recurrent import AdditiveAttention
 from transformer_core.baselines.sizes import AblationSize, ByteNetSize, ConvolutionalSize, RecurrentSize
 from transformer_core.decoding import ctranslate2_export, hugging_face
+from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.evaluation.attention import keeps_weights
 from transformer_core.models.architectures import build
 from transformer_core.models.attention import MultiHeadAttention
@@ -221,6 +222,12 @@ def test_without_residuals_a_layer_is_its_sublayers_and_norms_alone() -> None:
         attended = layer.self_attention(*layer.self_attention.project(x), None)
         wanted = layer.round_feed_forward.norm(layer.feed_forward(layer.round_attention.norm(attended)))
         assert torch.allclose(layer(x, None), wanted, atol=1e-12)
+
+
+def test_an_ablation_translates_in_bf16() -> None:
+    model = built(replace(ABLATION, energies="additive")).bfloat16()
+    source = tokens(2, 5)
+    assert all(beam_search(model, source, source > 0, Search(beam=2, max_extra=3)))
 
 
 def test_an_ablation_is_for_experiments_alone() -> None:

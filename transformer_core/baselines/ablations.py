@@ -38,7 +38,7 @@ class AdditiveAttention(UnscaledAttention):
 
     def energies(self, query: Tensor, key: Tensor) -> Tensor:
         """Return what the softmax is taken of, (B, H, T, S)."""
-        return torch.einsum("bhtsd,hd->bhts", torch.tanh(query[:, :, :, None] + key[:, :, None]), self.vectors)
+        return torch.einsum("bhtsd,hd->bhts", torch.tanh(query[:, :, :, None] + key[:, :, None]), self.vectors.to(query.dtype))
 
 
 class WithoutResidual(Residual):

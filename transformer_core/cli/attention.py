@@ -76,13 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
 def run_heads(arguments: argparse.Namespace) -> int:
     """Print a line for each head, and what all of them do."""
     from transformer_core.corpus.tokens.subword import EOS
-    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.decoding.translator import check_length, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
     from transformer_core.evaluation.heads import count_heads, read_pronouns
 
     sentences = read_pronouns(arguments.sentences)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
-    maps = (attention_maps(model, subword, subword.encode(wanted.sentence), [EOS]) for wanted in sentences)
+    encoded = [subword.encode(wanted.sentence) for wanted in sentences]
+    for number, source in enumerate(encoded, start=1):
+        check_length(source, model.most_positions, f"{arguments.sentences}:{number}")
+    maps = (attention_maps(model, subword, source, [EOS]) for source in encoded)
     print(*count_heads(sentences, maps).rows(), sep="\n")
     return 0
 

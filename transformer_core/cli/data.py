@@ -99,12 +99,15 @@ def run_new(arguments: argparse.Namespace) -> int:
     recipes.write(written, PARAMS_FILE, force=arguments.force)
     if arguments.minutes:
         from transformer_core.training.throughput import updates_within
+        from transformer_core.yaml_io import editable_yaml, yaml_text
 
         updates = updates_within(arguments.minutes, params := load_params())
         if not arguments.start and updates < params.train.warmup:
             recipes.write(written := recipes.for_entry(entry, short_training=True), PARAMS_FILE, force=True)
             updates = updates_within(arguments.minutes, load_params())
-        recipes.write(recipes.with_updates(written, updates), PARAMS_FILE, force=True)
+        document = editable_yaml(written, "params")
+        document["train"].update(recipes.spaced(updates))
+        recipes.write(yaml_text(document), PARAMS_FILE, force=True)
     trained = load_params().download
     for number, pair in enumerate(islice(training_pairs(entry), 3), start=1):
         print(f"{number}: {' | '.join(for_terminal(textwrap.shorten(side, 60)) for side in pair)}")

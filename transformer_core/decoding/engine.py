@@ -19,6 +19,7 @@ from transformer_core.decoding.translator import Done, Hypothesis, Translator
 from transformer_core.errors import configuration_error
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
+from transformer_core.tasks import task_of
 
 Engine = Translator | CTranslate2Engine
 
@@ -53,7 +54,8 @@ class DecodingRequest:
             return "CTranslate2 is not used on a GPU"
         if self.precision not in get_args(CTranslate2Precision):
             return f"CTranslate2 is used in float32 and int8, and not in {self.precision}"
-        return unsupported(read_config(self.models[0] / CONFIG).model)
+        config = read_config(self.models[0] / CONFIG)
+        return "CTranslate2 does not keep trees valid" if task_of(config.target).constraint else unsupported(config.model)
 
     def difference(self) -> str:
         """Return why CTranslate2 is not the better choice if it can do this, for a message; empty if it is.

@@ -19,6 +19,7 @@ class Glossary:
     """
 
     def __init__(self, translations: Mapping[str, str]) -> None:
+        self._given = dict(translations)
         terms = sorted(translations, key=len, reverse=True)
         self._translations = [translations[term] for term in terms]
         # A group for each term, whose number leads to the translation.
@@ -39,6 +40,9 @@ class Glossary:
         If even the best lacks one, the search is made again for each place of it: with the beginning of a translation up to there, and
         then the wanted one. The scores choose the place.
         """
+        lower = {term.lower(): translation.lower() for term, translation in self._given.items()}
+        if translator.subword.lowercases and lower != self._given:
+            return Glossary(lower).translate(translator, sources, search, batch_tokens, done)
         results = translator.translate_tokens(sources, search, batch_tokens, done=done)
         subword = translator.subword
         wanted = {number: terms for number, source in enumerate(sources) if (terms := self.wanted(subword.decode(source)))}

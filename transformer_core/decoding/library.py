@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 
-from transformer_core.config import PAPER_SEARCH, DecodingPrecision, EngineName, EngineOption, Penalty
+from transformer_core.config import PAPER_SEARCH, Decode, DecodingPrecision, EngineName, EngineOption, Penalty
 from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
@@ -19,6 +19,9 @@ from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
 from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
 from transformer_core.models.directory import ModelConfig
+from transformer_core.schema import validate_document
+
+_BESIDE_SECTION = ("patience", "to", "max_input", "glossary")  # Options that are no keys of section `decode`.
 
 
 class Options(TypedDict, total=False):
@@ -78,16 +81,18 @@ class LoadedModel:
         0 is for the best one without scores, None for as many as the beam has. Errors in the target language begin with `option`.
         """
         own = self.config.decode or PAPER_SEARCH.model_copy(update={"engine": "auto"})
-        beam, max_extra, max_input = options.get("beam", own.beam), options.get("max_extra", own.max_extra), options.get("max_input")
-        search = Search(beam, options.get("alpha", own.alpha), options.get("penalty", own.penalty), max_extra, options.get("patience"))
+        given = {key: value for key, value in options.items() if key not in _BESIDE_SECTION}
+        given |= {"engine": "torch", "precision": self.precision or own.precision}
+        chosen, max_input = validate_document(Decode, {**own.model_dump(), **given}, Path("options")), options.get("max_input")
+        search = Search(chosen.beam, chosen.alpha, chosen.penalty, chosen.max_extra, options.get("patience"))
         wanted = DecodingRequest(
             self.directories,
-            replace(search, nbest=beam if nbest is None else max(1, nbest)),
-            self.precision or own.precision,
+            replace(search, nbest=chosen.beam if nbest is None else max(1, nbest)),
+            chosen.precision,
             self.device,
             prefixes=prefixes,
             scored=nbest != 0,
-            longest=most_tokens(self.config, None, max_input) + max_extra,
+            longest=most_tokens(self.config, None, max_input) + chosen.max_extra,
             shortlist=own.shortlist if self.shortlist is None else self.shortlist,
             glossary=options.get("glossary"),
         )
@@ -101,7 +106,7 @@ class LoadedModel:
         engine = self._engine(choice.engine, wanted)
         marked = to_language(self.config, engine.subword, options.get("to"), option)
         reader = LineReader(engine.subword, self.config.source, most_tokens(self.config, engine.most_positions, max_input), marked)
-        return Prepared(choice, engine, wanted, reader, options.get("batch_tokens", own.batch_tokens))
+        return Prepared(choice, engine, wanted, reader, chosen.batch_tokens)
 
     def _engine(self, name: EngineName, wanted: DecodingRequest) -> Engine:
         """Return an engine, which is loaded once: with a shortlist it has the same weights. Threads may share the model."""

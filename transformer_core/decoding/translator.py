@@ -185,6 +185,10 @@ class Translator:
             for number, finished in zip(numbers, outputs, strict=True):
                 if finished:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
+                elif self.strict and self.constraint:
+                    raise configuration_error(
+                        f"max_extra: {search.max_extra} is too few for a tree, or its logits are not finite", "Raise it."
+                    )
                 elif self.strict:
                     weights = self.model.output_weight.dtype
                     remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."

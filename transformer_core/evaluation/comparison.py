@@ -90,10 +90,6 @@ def comparison_text(compared: SideBySide) -> str:
 
 def _block(sentence: Sentence, score: str) -> str:
     texts = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
-    shown = [f"  {name:<11}{_escaped(text)}" for name, text in texts.items() if text is not None]
+    shown = [f"  {name:<11}{text}" for name, text in texts.items() if text is not None]
+    shown = [_CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), line) for line in shown]
     return "\n".join([f"line {sentence.line:,}: {score} {sentence.score_a:.1f} in A, {sentence.score_b:.1f} in B", *shown])
-
-
-def _escaped(text: str) -> str:
-    """Return a text with its control characters escaped: a carriage return as \\r."""
-    return _CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -69,6 +69,8 @@ def count_heads(sentences: Sequence[Pronoun], each: Iterable[AttentionMaps]) -> 
             raise configuration_error("this model has no self-attention in its encoder")
         word_of = np.cumsum([piece.startswith(SPACE_MARK) or not piece.strip(SPACE_MARK).isalnum() for piece in maps.source])
         pieces = ["".join(np.array(maps.source)[word_of == word]).strip(SPACE_MARK) for word in word_of]
+        if absent := [word for word in (wanted.pronoun, wanted.noun, wanted.other) if word not in pieces]:
+            raise UserError(f"{wanted.sentence}: this model reads no word {absent[0]!r} there", "Change the sentence.")
         weights, places = maps.weights["encoder"][:, :, :-1], np.arange(len(pieces) - 1)
         at_end, greatest = weights.argmax(axis=3) == len(places), weights[..., :-1].argmax(axis=3)
         hits = (at_end, greatest == places - 1, greatest == places + 1, word_of[greatest] == word_of[:-1])

@@ -55,17 +55,11 @@ def _folded(text: str) -> str:
     return with_single_spaces(text).casefold()
 
 
-def _is_over_long(output: str, reference: str) -> bool:
-    """Return whether an output has more than twice as many characters as the reference, and more than 20 characters more."""
-    length = len(reference.strip())
-    return len(output.strip()) > max(2 * length, length + 20)
-
-
-# Each share's condition on a source, an output and a reference.
+# Each share's condition on a source, an output and a reference. Over-long is more than twice as long, and by more than 20 characters.
 _SHARES: dict[Score, Callable[[str, str, str], bool]] = {
     Score("copied", "copied from the source"): lambda source, output, reference: _folded(output) == _folded(source) != _folded(reference),
     Score("empty", "empty"): lambda source, output, _reference: bool(source.strip()) and not output.strip(),
-    Score("over_long", "over-long"): lambda _source, output, reference: _is_over_long(output, reference),
+    Score("over_long", "over-long"): lambda _, output, reference: len(output.strip()) > (n := len(reference.strip())) + max(n, 20),
 }
 
 

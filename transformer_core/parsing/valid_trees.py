@@ -68,7 +68,7 @@ def _allowed(tree: BegunTree, words: int) -> frozenset[int]:
     """Return the kinds of symbols that may come next in a tree over so many words, which has at most `TASK.max_extra` more symbols."""
     kinds, after_part, left = set(), tree.last != OPENING, words - tree.written
     # Each open constituent, and one that is opened now, also has to be closed.
-    more = tree.opened < _MOST_OPENED and tree.length + left + len(tree.open) + 2 <= words + TASK.max_extra
+    more = tree.opened < _MOST_OPENED and tree.length + left + len(tree.open) + 3 <= words + TASK.max_extra
     if more and (after_part if tree.in_order else left > 0):
         kinds.add(OPENING)
     if left > 0 and (tree.open or not tree.last):

@@ -122,13 +122,6 @@ def for_entry(entry: Path, *, short_training: bool = False) -> str:
     return for_own_data(loaded.name, source, target, pairs, *measured_strings(entry), **rules)
 
 
-def with_updates(text: str, updates: int) -> str:
-    """Return a params file with about so many updates, `spaced`."""
-    document = editable_yaml(text, "params")
-    document["train"].update(spaced(updates))
-    return yaml_text(document)
-
-
 def spaced(updates: int) -> dict[str, int]:
     """Return the settings of a training of about so many updates, in fifty saves, of which every fifth has a validation."""
     every = max(updates // _SAVES, 1)

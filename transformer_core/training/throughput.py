@@ -46,7 +46,7 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), [np.arange(1, pairs + 1)])
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
-        short = settings.model_copy(update={"updates": 4, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}})
+        short = settings.model_copy(update={"updates": 4, "patience": 0, "bpe_dropout": 0.0, "modifiers": {}, "mix": None})
         trainer = Trainer(model, split, short, rank, NullDirectory(), Observer(), lambda: {settings.best_by: 0.0}, lambda: False)
         for _ in ("warm-up, which also makes kernels", "measured"):
             trainer.progress = Progress()

@@ -327,7 +327,9 @@ class _Train:
         invalid = [INVALID_UTF8] if work.settings.on_invalid_utf8 == "drop" else []
         for_one_pair = dict.fromkeys(chain.from_iterable(map(work.rules_for, work.directions.all)))
         for name in repeats(work.settings):
-            self._drop(name, repeated(np.concatenate([part.digests[name] for part in self._parts])), left)
+            found = left.copy()
+            found[left] = repeated(np.concatenate([part.digests[name] for part in self._parts])[left])
+            self._drop(name, found, left)
         for name, drops in self._scored.items():
             scored = left & self._of_part(self._part_of_rule.get(name), kept)
             pairs = compress(read_pairs(*self._all), scored)

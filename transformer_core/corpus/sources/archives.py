@@ -72,7 +72,7 @@ def _members_of(archive: Path) -> Iterator[list[_Member]]:
     except _DAMAGED_ARCHIVE as error:
         if is_of_machine(error):
             raise
-        raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
+        raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again, or pack a tar by gzip.") from None
 
 
 def is_of_machine(error: Exception) -> bool:

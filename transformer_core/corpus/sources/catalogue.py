@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -259,9 +259,9 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[str]
     for kind, of_language in (("files", source.files), ("https", source.https)):
         if of_language is None:
             continue
-        missing = () if entry.directions else set(entry.languages) - set(of_language)
-        if missing or set(of_language) - set(entry.languages):
-            yield f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
+        wanted = sorted({*chain(*entry.directions_of(source))}) if entry.directions else entry.languages
+        if set(wanted) - set(of_language) or set(of_language) - set(entry.languages):
+            yield f"{where}.{kind}: must name the languages {', '.join(wanted)}, got {', '.join(of_language) or 'none'}"
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:

@@ -96,7 +96,7 @@ def form_of(path: Path, *, is_table: bool = False) -> str:
     if mark == b"\xd0\xcf\x11\xe0":
         raise UserError(f"{path}: an old Excel file", "Save it as .xlsx or CSV.")
     text = tables.beginning_of(path, _LOOKED_AT)
-    if text[257:262] == "ustar":
+    if text.encode(errors="surrogateescape")[257:262] == b"ustar":
         return ARCHIVE
     if re.match(r"\s*<", text) and re.search(r"<(?:\w+:)?(?:tmx|xliff)\b", text):
         return MARKUP

@@ -72,7 +72,8 @@ def new_entry(
     given = source_language or _named_language(files[0]), target_language or _named_language(files[1])
     languages = [without_region(language) for language in given]
     if languages[0] == languages[1]:
-        raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
+        remedy = "Set --source-language and --target-language to two that differ without their regions."
+        raise configuration_error(f"{name}: both sides are {languages[0]}", remedy)
     for language in languages:
         if not is_language(language):
             remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
@@ -125,11 +126,13 @@ def measured_strings(entry: Path) -> tuple[int, int, float]:
 
 def training_pairs(entry: Path, split: str = "train") -> Iterator[Pair[str]]:
     """Yield the pairs of an entry's local training text, or of that of another split; of several languages those of the first two."""
-    for source in load_entry(entry).sources[split]:
-        if source.files:
-            sides = [side_of(file, located(entry.parent, file.path), language) for language, file in source.files.items()]
-            for pair in file_pairs(sides[0], sides[1]):
-                yield Pair(*(line.decode() for line in pair))
+    loaded = load_entry(entry)
+    for source in loaded.sources[split]:
+        if files := source.files:
+            named = [language for language in loaded.languages if language in files][:2]
+            sides = [side_of(files[language], located(entry.parent, files[language].path), language) for language in named]
+            for pair in file_pairs(sides[0], sides[-1]):
+                yield Pair(*(line.decode(errors="replace") for line in pair))
 
 
 def described(entry: Path) -> Iterator[str]:

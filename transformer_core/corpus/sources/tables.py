@@ -140,9 +140,11 @@ def _rows(path: Path, form: str, columns: Sequence[str], languages: Sequence[str
     names: Sequence[str] | None = None
     for number, cells in _delimited(path) if form == DELIMITED else _sheet(path):
         if names is None:
-            of_languages = sum(_is_called(cell, words) for cell in cells)
+            asked = [cell for place, cell in enumerate(cells, start=1) if str(place) in columns] or cells
+            of_languages = sum(_is_called(cell, words) for cell in asked)
             is_named = any(column in cells for column in columns if not column.isdecimal())
-            names = cells if is_named or of_languages >= len(languages) else ()
+            found = [name if cells.count(name) == 1 else "" for name in cells]  # One that two columns have is that of neither.
+            names = found if is_named or of_languages >= min(len(languages), len(asked)) else ()
             if names:
                 continue
         yield number, dict(zip(map(str, count(1)), cells, strict=False)) | dict(zip(names, cells, strict=False))
