@@ -79,7 +79,7 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: C
 
 def test_an_estimate_without_a_rate_measures_this_machines(document: Callable[..., Any], tmp_path: Path) -> None:
     small = "tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256"
-    write_params(tmp_path, "tatoeba", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
+    write_params(tmp_path, "tatoeba", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"), ("  mix:", "  mix: [{weights: {old: 1}}]"))
     others = [tmp_path / name for name in ("state-00000001.pt", "state-best.pt", "checkpoints/update-00000001.safetensors")]
     (tmp_path / "checkpoints").mkdir()
     for file in others:

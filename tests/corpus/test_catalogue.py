@@ -133,6 +133,13 @@ def test_an_error_in_an_entry_names_file_and_key() -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_source_of_a_direction_has_both_of_its_languages() -> None:
+    splits = "".join(f"  {split}: [{{direction: en-de, files: {{en: {{path: tiny.en}}}}}}]\n" for split in ("train", "valid", "test"))
+    path = written(f"name: tiny\nlanguages: [en, de, fr]\ndirections: [en-de, en-fr]\nlicence:\nnote: ''\nsplits:\n{splits}")
+    with refused(78, "splits.train.0.files: must name the languages de, en, got en"):
+        load_entry(path)
+
+
 def test_text_of_one_language_has_no_validation() -> None:
     news = "name: news\nlanguages: [de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - files: {de: {path: news.de}}\n"
     assert [*load_entry(written(news, "news")).sources] == ["train"]

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import re
+import tarfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.corpus.test_formats import tmx
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, FoundEntry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.formats import ARCHIVE, form_of
 from transformer_core.corpus.sources.local_corpus import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -231,6 +233,22 @@ def test_a_damaged_file_is_one_line_with_what_to_do(files: dict[str, bytes], set
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
     assert not Path("corpora").exists()
+
+
+def test_columns_that_hold_no_text_make_no_row_of_names() -> None:
+    rows = [("en", f"one {number}", "de", f"eins {number}") for number in range(40)]
+    columns = {"source": "2", "target": "4", "source_language": "en", "target_language": "de"}
+    for head in ([], [("en_id", "source", "de_id", "target")]):
+        Path("t.tsv").write_bytes(joined([*head, *rows]))
+        size = load_entry(new_entry("t", Path("t.tsv"), valid=4, test=4, **columns)).size  # type: ignore[arg-type]
+        assert size
+        assert size.pairs == 40
+
+
+def test_a_name_of_other_letters_makes_no_table_of_an_archive() -> None:
+    with tarfile.open("t.tar", "w", format=tarfile.GNU_FORMAT) as tarred:
+        tarred.addfile(tarfile.TarInfo("données/c.en"))
+    assert form_of(Path("t.tar")) == ARCHIVE
 
 
 def test_a_region_is_no_part_of_the_language_and_a_column_selects_a_regional_form() -> None:

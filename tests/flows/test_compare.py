@@ -220,6 +220,7 @@ def test_a_page_has_many_runs_and_its_own_script_alone_may_run(compare: Compare,
     write_lines(Path("results/sweeps/params/runs.txt"), ["run2", "run3"])
     assert compare("run1", "--sweep", "params", "--page", "page.html") == "page.html: 3 runs\n"
     page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count('data-value="0.5"') == 3  # Seconds of training, without those in which it stood still.
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
     assert script
     digest = b64encode(sha256(script[1].encode()).digest()).decode()

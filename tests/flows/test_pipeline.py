@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from flows import pipeline as module
 from flows.dvc import commands
 from flows.dvc.commands import stages_up_to
 from flows.pipeline import pipeline, training_link
+from flows.places.work_pool import prefect_client
 from flows.process import patience
 from flows.process.child import grace_seconds
 from flows.process.paths import SCORES
@@ -250,6 +252,12 @@ with get_client(sync_client=True) as client:
     assert state.is_completed(), state.message
     names = [str(one.name) for one in client.read_flow_run_states(state.state_details.flow_run_id)]
     assert names[-3:] == ["Crashed", "Running", "Completed"]
+
+
+@with_prefect
+def test_a_run_that_someone_has_deleted_is_one_line() -> None:
+    with refused(78, "Prefect refuses: "), prefect_client() as client:
+        client.read_flow_run(UUID(int=1))
 
 
 @with_prefect

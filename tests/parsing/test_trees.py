@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.on_disk import SMALL, translations, write_model
+from tests.refusals import refused
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.architectures import build
@@ -122,5 +123,7 @@ def test_a_model_that_has_learnt_nothing_writes_valid_trees_over_all_words(tmp_p
             assert sum(symbol.startswith(WORD_SYMBOL) for symbol in output.text.split()) == len(gold)
             assert "(VP" not in output.text
             assert not repaired(output.text, gold)[1]
+    with refused(78, "max_extra: 1 is too few for a tree"):
+        translations(translator, sentences[:1], Search(beam, max_extra=1))
     together = [outputs[0].text for outputs in translations(translator, sentences, search)]
     assert together == [translations(translator, [sentence], search)[0][0].text for sentence in sentences]
