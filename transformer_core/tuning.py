@@ -27,7 +27,7 @@ _SAVES = 20  # Of a training; a validation is at each fifth, and the model is th
 def _mix_in(path: Path, languages: Sequence[str], other: str) -> None:
     """Call the training text of an entry `new`, add that of another entry as `old`, and the other's test set as `test_OTHER`.
 
-    What an earlier call has added is replaced. Raises `UserError` (78): there is no such entry, it lacks a language, or it has no source
+    Training text that is named `old` is replaced. Raises `UserError` (78): there is no such entry, it lacks a language, or it has no source
     that an entry in corpora/ can name; or the entry at `path` comes with the package.
     """
     if path.parent != OWN_ENTRIES:

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,8 +103,9 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
 def remove_worktree(folder: Path) -> None:
     """Remove a worktree that a failed run has left. Raises `UserError` (69): a run works in it."""
     with locked(folder.absolute().with_suffix(".lock"), "this run"):
-        shutil.rmtree(folder)  # Git refuses one that it does not know, as in a repository that was moved.
-        git(Path(), "worktree", "prune")
+        with suppress(UserError):  # Git does not know it, as in a repository that was moved.
+            git(Path(), "worktree", "remove", "--force", "--force", str(folder))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_out(folder: Path, files: Snapshot) -> None:

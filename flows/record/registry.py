@@ -118,12 +118,11 @@ def decide(
 def best_ever(client: MlflowClient, new: ModelVersion, score: str, split: str) -> tuple[ModelVersion, list[str]] | None:
     """Return the comparable version with the highest `score`, a tag, whose outputs are stored (the oldest of several), and its outputs."""
     comparable = []
-    keys = {"signature", f"{score}_signature"} & new.tags.keys()
+    wanted = {key: new.tags[key] for key in ("signature", f"{score}_signature") if key in new.tags}.items()
     for version in client.search_model_versions(f"name = '{new.name}'"):
         tagged = (key.split(".", 1) for key, value in version.tags.items() if value == new.tags[tag_of("references", split)])
         same = next((name[0] if name else MAIN_TEST for key, *name in tagged if key == "references"), None)
-        scored = same and tag_of(score, same) in version.tags
-        if version.version != new.version and same and scored and all(version.tags.get(key) == new.tags[key] for key in keys):
+        if same and version.version != new.version and tag_of(score, same) in version.tags and wanted <= version.tags.items():
             comparable.append((-float(version.tags[tag_of(score, same)]), int(version.version), same, version))
     for _, _, same, version in sorted(comparable, key=lambda found: found[:2]):
         if (translations := stored_hypotheses(client, version, same)) is not None:

@@ -198,7 +198,7 @@ BAD: list[tuple[dict[str, bytes], dict[str, str], int, str]] = [
     ({"t.csv": CSV}, {"source": "texts", "target": "3"}, 65, r"t\.csv:2: no column texts\. There are id \(0\), text_en"),
     ({"t.tsv": joined(NUMBERED)}, {}, 78, r"t\.tsv: which of its columns hold en and de\? There are 1 \(0\), .*\. Set --source"),
     ({"t.tsv": joined(NUMBERED) + b"9\tnine\n"}, COLUMNS, 65, r"t\.tsv:33: no column 3\. There are 1 \(9\), 2 \(nine\)"),
-    ({"t.tsv": b"en\tde\ten\n" + joined(NUMBERED)}, {}, 78, r"t\.tsv: which of its columns hold en and de\?"),
+    ({"t.tsv": b"en\tde\ten\n" + joined(NUMBERED)}, {}, 78, r"t\.tsv: which of its columns hold en and de\? There are 1 \(0\), 2"),
     ({"t.tsv": b"one text\n" * 9}, {}, 78, r"t\.tsv: one column, so one language\. Name the file of the other"),
     ({"t.jsonl": LINES + b'{"id": "9"'}, {}, 65, r"t\.jsonl:33: not valid JSON .*\. Write one object a line"),
     ({"t.jsonl": LINES + b'{"translation": {"en": "a"}}\n'}, {}, 65, r"t\.jsonl:33: no column translation\.de\. There"),
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_one_line_with_what_to_do(files: dict[str, bytes], set
 def test_columns_that_hold_no_text_make_no_row_of_names() -> None:
     rows = [("en", f"one {number}", "de", f"eins {number}") for number in range(40)]
     columns = {"source": "2", "target": "4", "source_language": "en", "target_language": "de"}
-    for head in ([], [("en_id", "source", "de_id", "target")]):
+    for head in ([], [("en_id", "source", "de_id", "target")], [("source_lang", "text", "target_lang", "translation")]):
         Path("t.tsv").write_bytes(joined([*head, *rows]))
         size = load_entry(new_entry("t", Path("t.tsv"), valid=4, test=4, **columns)).size  # type: ignore[arg-type]
         assert size

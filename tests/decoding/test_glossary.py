@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.on_disk import SMALL, VOCAB, translations, write_drawn, write_model
+from tests.models.on_disk import translations, write_drawn
 from tests.refusals import refused
 from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.glossary import Glossary, glossary_of
 from transformer_core.decoding.translator import Hypothesis, Translator
-from transformer_core.models.architectures import build
 
 SEARCH = Search(beam=3, max_extra=8)
 
@@ -58,7 +57,7 @@ def test_the_place_of_a_wanted_word_is_that_of_the_best_score(translator: Transl
 
 
 def test_a_model_in_lower_case_has_the_terms_in_lower_case(tmp_path: Path) -> None:
-    translator = Translator.load(write_model(build(SMALL, VOCAB), tmp_path / "drawn", lowercase=True), precision="float64")
+    translator = Translator.load(write_drawn(tmp_path / "drawn", lowercase=True), precision="float64")
     assert " haus " in f" {translated(translator, Glossary({'HOUSE': 'Haus'}), ['the house sees'])[0][0].text} "
 
 

@@ -47,7 +47,8 @@ def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(d
 
 def test_wrong_options_are_named(directory: Path) -> None:
     for options, fault in (
-        ({"beams": 9}, "options: beams: unknown key"),
+        ({"beams": 9}, r"options: beams: unknown key\. Did you mean beam"),
+        ({"engine": "torch"}, "options: engine: unknown key"),
         ({"beam": 0}, "options: beam: must be greater"),
         ({"penalty": "gnmt"}, "penalty"),
     ):

@@ -44,10 +44,10 @@ def write_model(
     return directory
 
 
-def write_drawn(directory: Path, size: ModelSize = SMALL, seed: int = 1, vocab_size: int = VOCAB) -> Path:
-    """Write the directory of a model whose weights are drawn with this seed, and return it."""
+def write_drawn(directory: Path, size: ModelSize = SMALL, seed: int = 1, vocab_size: int = VOCAB, **settings: Any) -> Path:
+    """Write the directory of a model whose weights are drawn with this seed, and return it; `settings` as in `write_model`."""
     torch.manual_seed(seed)
-    return write_model(build(size, vocab_size), directory)
+    return write_model(build(size, vocab_size), directory, **settings)
 
 
 def overflowing_in_fp16(model: TranslationModel) -> TranslationModel:

@@ -18,10 +18,9 @@ from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, So
 from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
 from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
+from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.models.directory import ModelConfig
 from transformer_core.schema import validate_document
-
-_BESIDE_SECTION = ("patience", "to", "max_input", "glossary")  # Options that are no keys of section `decode`.
 
 
 class Options(TypedDict, total=False):
@@ -63,7 +62,7 @@ class LoadedModel:
             lines: of the source language; a long one is translated in parts, and an empty one has an empty translation.
             nbest: at most the beam.
 
-        Raises `TypeError`: `lines` is one text. `UserError`: an engine that cannot do this was asked for, or the model is damaged.
+        Raises `TypeError`: `lines` is one text. `UserError`: a wrong option, an engine that cannot do this, or a damaged model.
         """
         return [found[:nbest] for found in self._translated(lines, self.prepared(nbest, **options))]
 
@@ -81,7 +80,9 @@ class LoadedModel:
         0 is for the best one without scores, None for as many as the beam has. Errors in the target language begin with `option`.
         """
         own = self.config.decode or PAPER_SEARCH.model_copy(update={"engine": "auto"})
-        given = {key: value for key, value in options.items() if key not in _BESIDE_SECTION}
+        if unknown := [key for key in options if key not in Options.__annotations__]:
+            raise configuration_error(f"options: {unknown[0]}: unknown key", did_you_mean(unknown[0], [*Options.__annotations__], ""))
+        given = {key: value for key, value in options.items() if key in Decode.model_fields}
         given |= {"engine": "torch", "precision": self.precision or own.precision}
         chosen, max_input = validate_document(Decode, {**own.model_dump(), **given}, Path("options")), options.get("max_input")
         search = Search(chosen.beam, chosen.alpha, chosen.penalty, chosen.max_extra, options.get("patience"))

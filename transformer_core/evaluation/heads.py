@@ -61,7 +61,7 @@ def read_pronouns(path: Path) -> list[Pronoun]:
 
 
 def count_heads(sentences: Sequence[Pronoun], each: Iterable[AttentionMaps]) -> Heads:
-    """Count what the heads look at most in the maps of these sentences. Raises `UserError` (78): these have none of an encoder."""
+    """Count what the heads look at most in the maps of these sentences. Raises `UserError`: 78, none of an encoder; 65, no such word."""
     looked: dict[str, NDArray[np.float64]] = dict.fromkeys(("end token", "previous token", "next token", "same word"), np.zeros(()))
     found, tokens = [], 0
     for wanted, maps in zip(sentences, each, strict=True):

@@ -261,7 +261,7 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[str]
             continue
         wanted = sorted({*chain(*entry.directions_of(source))}) if entry.directions else entry.languages
         if set(wanted) - set(of_language) or set(of_language) - set(entry.languages):
-            yield f"{where}.{kind}: must name the languages {', '.join(wanted)}, got {', '.join(of_language) or 'none'}"
+            yield f"{where}.{kind}: must name the languages {', '.join(wanted or entry.languages)}, got {', '.join(of_language) or 'none'}"
 
 
 def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:

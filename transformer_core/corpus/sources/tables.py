@@ -127,7 +127,7 @@ def _names(cells: dict[str, Any]) -> list[str]:
 
 
 def _listed(cells: dict[str, Any]) -> str:
-    shown = ((name, str(cells[name])) for name in _names(cells))
+    shown = ((name, str(cells[name])) for name in (filter(str.isdecimal, cells) if "" in cells else _names(cells)))
     return ", ".join(f"{name} ({value[:_LONGEST_NAME]}{'...' * (len(value) > _LONGEST_NAME)})" for name, value in shown)
 
 
@@ -137,14 +137,14 @@ def _rows(path: Path, form: str, columns: Sequence[str], languages: Sequence[str
         yield from _json_lines(path) if form == JSON_LINES else _columnar(path)
         return
     words = {word for side in (*_SIDES, *map(_words_for, languages)) for word in side}
-    names: Sequence[str] | None = None
+    names, all_count = None, len(columns) < len(languages)  # A code in a column that was not asked for may be in each row.
     for number, cells in _delimited(path) if form == DELIMITED else _sheet(path):
         if names is None:
-            asked = [cell for place, cell in enumerate(cells, start=1) if str(place) in columns] or cells
+            asked = [cell for place, cell in enumerate(cells, 1) if all_count or str(place) in columns or cell not in languages]
             of_languages = sum(_is_called(cell, words) for cell in asked)
             is_named = any(column in cells for column in columns if not column.isdecimal())
             found = [name if cells.count(name) == 1 else "" for name in cells]  # One that two columns have is that of neither.
-            names = found if is_named or of_languages >= min(len(languages), len(asked)) else ()
+            names = found if is_named or of_languages >= len(languages) else ()
             if names:
                 continue
         yield number, dict(zip(map(str, count(1)), cells, strict=False)) | dict(zip(names, cells, strict=False))
