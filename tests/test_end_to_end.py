@@ -72,6 +72,7 @@ def test_a_second_repro_runs_nothing_whatever_python_and_an_editor_left_behind(c
         for name in ("stray.cpython-311.pyc", ".stray.py.swp", "stray.py~", "#stray.py#"):
             (clone.root / folder / name).write_bytes(b"stray")
     assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")
+    clone.run("git", "clean", "-fdq", "transformer_core")
 
 
 def test_a_further_test_set_is_scored_without_a_training(clone: Clone) -> None:
