@@ -55,7 +55,7 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
     parameters = sum(parameter.numel() for parameter in empty.parameters())
     model = empty.to_empty(device="cpu")
     for tensor in model.state_dict().values():
-        tensor.fill_(1)
+        tensor.fill_(1)  # With 0 a parser would take all tokens for one word.
     sentences = torch.ones(1, length, dtype=torch.long)
     # The counter does not count fused attention on a CPU, so gradients are on, nor oneDNN's recurrent layers, so the model is float64.
     with FlopCounterMode(display=False) as counter, torch.enable_grad():

@@ -67,7 +67,7 @@ class ValidTrees:
 def _allowed(tree: BegunTree, words: int) -> frozenset[int]:
     """Return the kinds of symbols that may come next in a tree over so many words, which has at most `TASK.max_extra` more symbols."""
     kinds, after_part, left = set(), tree.last != OPENING, words - tree.written
-    # Each open constituent, and one that is opened now, also has to be closed.
+    # Each open constituent, and one that is opened now, also has to be closed, and the end token counts.
     more = tree.opened < _MOST_OPENED and tree.length + left + len(tree.open) + 3 <= words + TASK.max_extra
     if more and (after_part if tree.in_order else left > 0):
         kinds.add(OPENING)

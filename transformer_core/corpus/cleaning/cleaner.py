@@ -327,7 +327,7 @@ class _Train:
         invalid = [INVALID_UTF8] if work.settings.on_invalid_utf8 == "drop" else []
         for_one_pair = dict.fromkeys(chain.from_iterable(map(work.rules_for, work.directions.all)))
         for name in repeats(work.settings):
-            found = left.copy()
+            found = left.copy()  # Repeats among the pairs that are left: one that is dropped has none.
             found[left] = repeated(np.concatenate([part.digests[name] for part in self._parts])[left])
             self._drop(name, found, left)
         for name, drops in self._scored.items():
