@@ -7,9 +7,10 @@
 
 A row is trained with each combination of the settings, and has the means over its seeds. What has no result yet is trained in its own
 worktree, with the cache of this repository. The same command, started again while the first runs, trains the next rows side by side with
-it. The table is in a folder of results/sweeps named after the table and the settings, as CSV and markdown.
+it. The table is in a folder of results/sweeps named after the table and the settings, as CSV, markdown and pictures.
 """
 
+import csv
 import json
 import re
 import sys
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from flows.dvc.commands import DVC_FILE, repository_stages, reproduce, stages_up_to
 from flows.dvc.settings import MACHINE, settings_of_run
 from flows.dvc.worktree import Snapshot, snapshot, worktree
-from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS, sections_up_to
+from flows.process.paths import AVERAGED, BINARIZED, BY_LENGTH, STATE, TRAINING_METRICS, VALIDATION, VALIDATION_SCORE, sections_up_to
 from flows.process.runner import StageError, echo, reports_errors
 from flows.process.signals import stop_on_signals
 from flows.record.alarms import alarm
@@ -37,7 +38,8 @@ from transformer_core.cli.arguments import Parser, positive_float, positive_int
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Params, check_params, load_params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import new_directory, read_json, write_json, write_text
+from transformer_core.files import new_directory, read_json, read_numbers, write_json, write_text
+from transformer_core.pictures.drawing import save
 from transformer_core.project import git
 from transformer_core.recipes import spaced
 from transformer_core.tasks import task_of
@@ -48,7 +50,7 @@ RUNS = "runs.txt"  # The ids of the trainings, for `flows.compare --sweep`.
 LAST_STAGE = "evaluate"
 _SCALED = ("table2", "table3")
 # Version of the format of results.
-_FORMAT = 2
+_FORMAT = 3
 _LONGEST_NAME = 100
 
 
@@ -158,7 +160,8 @@ def _figures(trial: Trial) -> dict[str, Any]:
     """Return the figures of a training whose outputs are in the working directory.
 
     `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
-    on valid, per subword; `score` is the task's main score on test.
+    on valid, per subword; `score` is the task's main score on test. `curve` has the score of each validation after the minutes of training
+    before it, `lengths` that of test for each group of sources after its least words.
     """
     from transformer_core.models.architectures import cost_of_training  # Here: torch takes seconds to load.
     from transformer_core.models.directory import CONFIG, read_config
@@ -166,7 +169,7 @@ def _figures(trial: Trial) -> dict[str, Any]:
     task = task_of(str(trial.document["download"]["target"]))
     config, pairs = read_config(AVERAGED / CONFIG), read_meta(BINARIZED / "train")
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
-    passes = load_params().train.passes
+    passes, (_, *groups) = load_params().train.passes, csv.reader(BY_LENGTH.read_text(encoding="utf-8").splitlines())
     scores, training = read_scores(task), read_output(TRAINING_METRICS)
     return {
         **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
@@ -177,6 +180,8 @@ def _figures(trial: Trial) -> dict[str, Any]:
         "score": scores[task.key],
         "run": identity_of(config.training.model_dump()),
         **{name: scores[name] for name in ("corpus", "signature")},
+        "curve": [(row["seconds"] / 60, row[VALIDATION_SCORE]) for row in read_numbers(VALIDATION)],
+        "lengths": [(int(re.split("[-+]", words)[0]), float(score)) for words, _, score in groups],
     }
 
 
@@ -190,6 +195,8 @@ def write_table(planned: Sweep) -> str:
     with new_directory(planned.folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         write_text(temporary / "table.md", text)
+        for picture, figure in tables.pictures(table, results).items():
+            save(figure, temporary / f"{picture}.svg")
         write_text(temporary / RUNS, "".join(f"{result['run']}\n" for result in results if "run" in result))
     return text
 
@@ -216,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     send_others(tracking_uri(machine))
     if len(planned.missing) < len(planned.trials):
         print(write_table(planned))
-        print(f"{planned.folder}: table.csv, table.md")
+        print(f"{planned.folder}: table.csv, table.md and pictures")
     return code
 
 

@@ -82,6 +82,9 @@ def gather(params: Params, scoring: Scoring) -> Report:
             before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
             gains[split] = next(scoring.comparisons(before, outputs, expected))
     training = read_record(identity_of(model["training"]))  # None for a training that came from a cache.
+    # DVC's hashes of the outputs before, if it runs this stage: otherwise they may differ.
+    locked = paths.locked_stages() if "DVC_STAGE" in os.environ else {}
+    hashes = {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in locked.get(stage, {}).get("outs", [])}
     sentence_scores = scoring.sentence_scores(hypotheses, references)
     right = list(map(scoring.is_right, hypotheses, references, sentence_scores))
     return Report(
@@ -103,7 +106,7 @@ def gather(params: Params, scoring: Scoring) -> Report:
         references=references,
         hypotheses=hypotheses,
         attention=attention,
-        lineage=Lineage(without_mlflow_tags(lineage()), without_mlflow_tags(training.tags if training else {}), locked_outputs()),
+        lineage=Lineage(without_mlflow_tags(lineage()), without_mlflow_tags(training.tags if training else {}), hashes),
         gains=gains,
     )
 
@@ -128,12 +131,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
 def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags without those for MLflow's pages."""
     return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
-
-
-def locked_outputs() -> dict[str, str]:
-    """Return DVC's hashes of the outputs of the earlier stages; empty if DVC does not run this stage, since they may differ."""
-    stages = paths.locked_stages() if "DVC_STAGE" in os.environ else {}
-    return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 
 def scores_document(report: Report, scoring: Scoring) -> dict[str, Any]:

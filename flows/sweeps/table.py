@@ -1,17 +1,21 @@
-"""The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV and markdown."""
+"""The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV, markdown and pictures."""
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from flows.record.summary import markdown_table
+from transformer_core.pictures.curves import line_figure
+from transformer_core.pictures.drawing import FIRST, new_figure
 from transformer_core.presets import TABLE_3
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 FIGURES = ("perplexity", "valid_score", "score")
-_CONFIDENCE = 0.95
+_WIDTH, _HEIGHT = 520, 22  # Pixels, of a picture and of a row in it.
 # The columns of the paper's figures: field of TABLE_3, heading, and form.
 _PAPER = {
     "paper_parameters": ("millions", "paper: parameters", ".0f"),
@@ -43,7 +47,7 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
     table = grouped.agg(seeds=("seed", "count"), **{name: (name, how) for name, how in of_seeds.items()})
     for name in FIGURES:
         table[name] = grouped[name].mean()
-        quantile = t.ppf((1 + _CONFIDENCE) / 2, table["seeds"] - 1)
+        quantile = t.ppf(0.975, table["seeds"] - 1)
         table[f"{name}_interval"] = quantile * grouped[name].std() / table["seeds"] ** 0.5
     table = table.reset_index()
     for column, (field, _, _) in _PAPER.items() if with_paper else ():
@@ -53,7 +57,7 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
 
 
 def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
-    """Return the table with a heading for corpus and training; Table 2 is followed by the paper's figures."""
+    """Return the table with a heading for corpus and training."""
     score, updates = results[0]["score_name"], sorted({result["updates"] for result in results})
     trained = " to ".join(f"{number:,}" for number in dict.fromkeys((updates[0], updates[-1])))
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
@@ -71,21 +75,31 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
         cells += [_number(row[name], ".2f") + _number(row[f"{name}_interval"], ".2f", " ± ") for name in FIGURES]
         lines.append(cells + [_number(row[name], form) for name, (_, form) in paper.items()])
     head = markdown_table([*columns, *(heading for heading, _ in paper.values())], lines)
-    return "\n\n".join([heading, head, *([_published()] if about.name == "table2" else [])]) + "\n"
+    return f"{heading}\n\n{head}\n"
+
+
+def pictures(table: "pd.DataFrame", results: Sequence[dict[str, Any]]) -> "dict[str, Figure]":
+    """Draw the main score of each row, with its interval: on test, on a part of valid over the minutes, on test by words of the source."""
+    import pandas as pd
+
+    score, rows = results[0]["score_name"], pd.DataFrame(list(results)).groupby("row", sort=False)
+    bars = new_figure(_WIDTH, _HEIGHT * (len(table) + 3))
+    bars.set_layout_engine("constrained")
+    axes = bars.subplots()
+    axes.errorbar(table["score"], table["row"], xerr=table["score_interval"].fillna(0), fmt="o", color=FIRST)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{score} test")
+    drawn = {"score": bars}
+    for name, measure, unit in (("curve", f"{score} valid, greedy", "minutes"), ("lengths", f"{score} test", "words of the source")):
+        # The mean over seeds of each validation or group, which all seeds of a row have.
+        means = {str(row): pd.DataFrame(np.mean(points.to_list(), axis=0)).set_index(0)[1] for row, points in rows[name]}
+        if figure := line_figure(means, measure, unit=unit):
+            drawn[name] = figure
+    return drawn
 
 
 def _each_once(results: Sequence[dict[str, Any]], name: str) -> str:
     return " or ".join(dict.fromkeys(result[name] for result in results))
-
-
-def _published() -> str:
-    import pandas as pd
-
-    with resources.files(__package__).joinpath("table2.csv").open(encoding="utf-8") as file:
-        published = pd.read_csv(file, dtype=str).fillna("")
-    head = ["system", "BLEU En-De", "BLEU En-Fr", "FLOPs En-De", "FLOPs En-Fr"]
-    body = markdown_table(head, published.to_numpy().tolist())
-    return f"As published, on newstest2014 (Vaswani et al. 2017, Table 2; not comparable with the scores above):\n\n{body}"
 
 
 def _number(value: float, form: str, before: str = "") -> str:

@@ -10,21 +10,21 @@ def sizes_of(sources: list[str]) -> dict[str, int]:
     return {group.label: group.size for group in scores_by_length(SCORING, sources, sources, sources)}
 
 
-def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
-    lengths = [200, 51, 50, 41, 20, 11, 10, 1, 0]
+def test_buckets_of_length_end_after_every_fifth_word_and_at_fifty() -> None:
+    lengths = [200, 51, 50, 46, 10, 6, 5, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
-    assert sizes_of(sources) == {"0": 1, "1-10": 2, "11-20": 2, "41-50": 2, "51+": 2}
+    assert sizes_of(sources) == {"0": 1, "1-5": 2, "6-10": 2, "46-50": 2, "51+": 2}
 
 
 def test_text_without_spaces_is_measured_in_characters() -> None:
-    assert sizes_of(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"1-10": 1, "11-20": 1}
+    assert sizes_of(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"6-10": 1, "16-20": 1}
 
 
 def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
     sources = ["short", "word " * 11, "short", "word " * 12]
     outputs, references = ["a b c d", "e f g h i", "j k l m", "n o p q"], ["a b c x", "e f g h z", "j k l m", "n o p q"]
     long = score(outputs[1::2], references[1::2], "de").values["bleu"]
-    assert scores_by_length(SCORING, sources, outputs, references)[1] == GroupScore("11-20", 2, long)
+    assert scores_by_length(SCORING, sources, outputs, references)[1] == GroupScore("11-15", 2, long)
 
 
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))

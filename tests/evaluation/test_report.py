@@ -219,7 +219,7 @@ def test_every_picture_has_a_description() -> None:
         "Sentence lengths, en by words", "Sentence lengths, de by words",
     ]  # fmt: skip
     bars = [attributes for tag, attributes in Page(the_page()).elements if tag == "svg"]
-    assert len(bars) == 1 + 2  # A bucket of length and two stages.
+    assert len(bars) == 2 + 2  # Two buckets of length and two stages.
     assert all(attributes["aria-label"] for attributes in bars)
 
 

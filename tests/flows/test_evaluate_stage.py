@@ -127,7 +127,7 @@ def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
     assert table[4].endswith(", 3 lines of test, 3 lines of test_more")
     assert "66.97 on test, 100.00 on test_more, multi-bleu" in table[5]
     assert table[-2:] == ["BLEU 66.97 on the test set of tiny: results/report.html", ""]
-    assert (here / "results/by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,score\n1-10,3,66.97\n"
+    assert (here / "results/by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,score\n6-10,3,66.97\n"
     scores = read_json(SCORES)
     assert scores["bleu"] == 66.97
     assert scores["tests"]["test_more"].items() >= {"bleu": 100.0, "ter": 0.0, "paper_bleu": 100.0, "lines": 3}.items()
@@ -317,7 +317,7 @@ def test_trees_are_scored_by_their_brackets_and_shown(here: Path, capsys: pytest
     assert metrics["valid"]["f1"] == 58.82
     assert closing == "F1 58.82 on the test set of tiny: results/report.html"
     assert "33.3% repaired into a tree" in capsys.readouterr().out
-    assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-10,3,58.82\n"
+    assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-5,3,58.82\n"
     (record,) = recorded()
     assert record.tags["mlflow.runName"].startswith("58.82 F1, beam 4")
     html = Path("results/report.html").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from flows.dvc.worktree import Snapshot, snapshot
 from flows.process.runner import StageError
 from flows.sweep import Sweep, Trial, main, plan, train, write_table
 from flows.sweeps.rows import document_of, grid, rows_of, scale_for
-from flows.sweeps.table import About, markdown, summarize
+from flows.sweeps.table import About, markdown, pictures, summarize
 from tests.clone import Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
@@ -32,6 +32,7 @@ def result(row: str, seed: int, bleu: float) -> dict[str, Any]:
     return {
         "row": row, "seed": seed, "parameters": 2_400_000, "updates": 100, "minutes": 1.5, "flops": 2.5e13, "tokens_per_second": 1000,
         "perplexity": 5.0, "valid_score": bleu, "score_name": "BLEU", "score": bleu, "corpus": "c", "signature": "s",
+        "curve": [[0.5 * seed, 1.0], [seed, bleu]], "lengths": [[1, 2 * bleu], [6, bleu]],
     }  # fmt: skip
 
 
@@ -158,7 +159,15 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures() -> None:
     results[0] |= {"updates": 2000, "corpus": "d"}
     text = markdown(summarize(results), results, About("table2", "multi30k", 1, ()))
     assert "corpus d or c, 100 to 2,000 updates.\n" in text
-    assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in text
+
+
+def test_the_pictures_have_a_point_for_each_row_and_a_curve_of_the_means_over_its_seeds() -> None:
+    results = [result("base", 1, 10.0), result("base", 3, 12.0), result("big", 1, 20.0)]
+    drawn = {name: figure.axes[0].get_lines() for name, figure in pictures(summarize(results), results).items()}
+    assert list(drawn["score"][0].get_xdata()) == [11.0, 20.0]
+    assert [line.get_label() for line in drawn["curve"]] == ["base", "big"]
+    assert drawn["curve"][0].get_xydata().tolist() == [[1.0, 1.0], [2.0, 11.0]]
+    assert drawn["lengths"][0].get_xydata().tolist() == [[1.0, 22.0], [6.0, 11.0]]
 
 
 @pytest.mark.usefixtures("clone")
@@ -170,6 +179,7 @@ def test_a_row_has_the_means_over_its_seeds_in_each_sweep_that_shows_it() -> Non
     assert "| train.warmup=200 | 2 |" in write_table(of_two)
     assert "| train.warmup=200 | 1 |" in write_table(of_one)
     assert "| 2 |" in (of_two.folder / "table.md").read_text(encoding="utf-8")
+    assert all("BLEU test" in (of_two.folder / f"{name}.svg").read_text(encoding="utf-8") for name in ("score", "lengths"))
     of_two.trials[1].result.write_text("{")
     with refused(65, r"\.json: not valid JSON \(.+\)\. Remove it, then run the sweep again\.$"):
         write_table(of_two)

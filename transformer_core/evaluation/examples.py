@@ -8,7 +8,7 @@ import numpy as np
 from transformer_core.corpus.text import length_in_words
 from transformer_core.evaluation.scoring import Scoring
 
-BUCKET_WORDS = 10
+BUCKET_WORDS = 5
 LAST_BUCKET = 51
 
 
@@ -23,7 +23,7 @@ class GroupScore(NamedTuple):
 def scores_by_length(scoring: Scoring, sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
     """Return the main score over groups of sentences by the length of the source, see `length_in_words`.
 
-    The groups are 0, 1-10, 11-20, ... 51+, in this order; empty groups are left out.
+    The groups are 0, 1-5, 6-10, ... 51+, in this order; empty groups are left out.
     """
     import pandas as pd
 
