@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.models.model import ModelInfo
 
@@ -83,10 +83,7 @@ def run(params: Params) -> str:
         tags, search = version_tags(scores, task, record.tags[FINGERPRINT], params.download.target), config.decode or PAPER_SEARCH
         version = registered_before(client, name, training.info.run_id, tags)
         if version is None:
-            logged = client.search_logged_models([training.info.experiment_id], f"source_run_id = '{training.info.run_id}'")
-            # One that a publish has logged whole and, because it was killed, not registered.
-            before = next((one for one in logged if one.status == "READY" and one.tags.items() >= tags.items()), None)
-            model = before or log_model(uri, search, training, trained["updates"], tags, config.target)
+            model = logged_before(client, training, tags) or log_model(uri, search, training, trained["updates"], tags, config.target)
             sender.send(record)  # The end of the run, which the model's upload has changed.
             version = register(client, name, f"models:/{model.model_id}", str(model.model_id), training.info.run_id, tags)
         decided = decision_of(version)  # Of an earlier publish: since then the alias may have moved on.
@@ -141,6 +138,12 @@ def add_result(record: RunRecord, params: Params, scores: Mapping[str, Any], sco
         record.measure(SCORES_STEP, of_stage, context=kind)
     record.attach_files([paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES], EVALUATION)
     record.write()
+
+
+def logged_before(client: MlflowClient, training: Run, tags: Mapping[str, str]) -> LoggedModel | None:
+    """Return the model that a publish has logged whole with these tags and, because it was killed, not registered."""
+    models = client.search_logged_models([training.info.experiment_id], f"source_run_id = '{training.info.run_id}'")
+    return next((model for model in models if model.status == "READY" and model.tags.items() >= tags.items()), None)
 
 
 def log_model(uri: str, settings: Decode, training: Run, updates: int, tags: Mapping[str, str], target: str) -> ModelInfo:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from flows.record.summary import markdown_table
 from transformer_core.pictures.curves import line_figure
 from transformer_core.pictures.drawing import FIRST, new_figure
@@ -91,8 +89,9 @@ def pictures(table: "pd.DataFrame", results: Sequence[dict[str, Any]]) -> "dict[
     axes.set_xlabel(f"{score} test")
     drawn = {"score": bars}
     for name, measure, unit in (("curve", f"{score} valid, greedy", "minutes"), ("lengths", f"{score} test", "words of the source")):
-        # The mean over seeds of each validation or group, which all seeds of a row have.
-        means = {str(row): pd.DataFrame(np.mean(points.to_list(), axis=0)).set_index(0)[1] for row, points in rows[name]}
+        # The mean over the seeds of each validation, which those that ended early lack, or of each group.
+        points = {str(row): pd.concat(map(pd.DataFrame, of_seeds)).groupby(level=0).mean() for row, of_seeds in rows[name]}
+        means = {row: of_row.set_index(0)[1] for row, of_row in points.items()}
         if figure := line_figure(means, measure, unit=unit):
             drawn[name] = figure
     return drawn
