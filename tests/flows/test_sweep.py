@@ -270,5 +270,6 @@ def test_a_sweep_is_trained_by_several_processes_and_goes_on_after_a_kill(tmp_pa
     assert not list(workspaces.glob("*/"))
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
     assert rows[-2:] == ["| base", "| B-dk16"]
+    assert {file.name for file in (clone.root / "results/sweeps/table3").glob("*.svg")} == {"score.svg", "curve.svg", "lengths.svg"}
     output = clone.run(*COMMAND)
     assert "2 trainings, 2 of them done, 0 to run" in output
