@@ -29,8 +29,10 @@ _PARTS: dict[str, dict[str, Any]] = {
     "no residuals": {**_ABLATION, "model.residual": False},
     "pre-norm": {"model.norm": "pre"},
     **{f"{norm}-norm, 6 layers": {"model.norm": norm, "model.layers": 6} for norm in ("post", "pre")},
-    **{f"{heads} heads": {"model.heads": heads} for heads in (1, 2, 8)},
-    **{f"{positions} positions": {"model.positions": positions} for positions in ("learned", "none")},
+    "1 head": {"model.heads": 1},
+    **{f"{heads} heads": {"model.heads": heads} for heads in (2, 8)},
+    "learned positions": {"model.positions": "learned"},
+    "no positions": {"model.positions": "none"},
     "no label smoothing": {"train.label_smoothing": 0},
     "one checkpoint": {"average.count": 1},
 }
