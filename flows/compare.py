@@ -15,7 +15,7 @@ from flows.record.server import PARENT_TAG, RECORD, connect, reaching, run_link,
 from transformer_core.cli.arguments import Parser, positive_float
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.evaluation.bleu import tokenizer_in
+from transformer_core.evaluation.bleu import tokenizer_for
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import read_aligned, scoring_of
@@ -120,10 +120,10 @@ def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], change
     return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
 
 
-def _compared(tokenize: str, comet: str | None, a: TestSet, b: TestSet) -> str:
+def _compared(signature: str, comet: str | None, a: TestSet, b: TestSet) -> str:
     """Return the comparison on a test set, under the names that it has in both runs if these are not both "test"."""
     right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
-    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenize)
+    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_for(a.references, signature))
     with with_comet(scoring, comet, "evaluate.comet", lambda _: source) as scoring:
         text = comparison_text(side_by_side(scoring, translated_a, translated_b, right, source))
     names = a.references.stem, b.references.stem
@@ -147,6 +147,8 @@ def chosen_runs(chosen: Namespace, client: "MlflowClient") -> list[str]:
 def _in_experiment(chosen: Namespace, client: "MlflowClient", wanted: str) -> "list[Run]":
     """Return the runs of the experiment that a command names, begun within its days, that a filter selects; the latest first."""
     found = client.get_experiment_by_name(chosen.experiment) if chosen.experiment else None
+    if chosen.experiment and not found:
+        raise configuration_error(f"--experiment: MLflow has no {chosen.experiment!r}", "Its page lists the experiments.")
     if chosen.days:
         wanted += f" AND attributes.start_time >= {now_ms() - round(chosen.days * _MS_PER_DAY)}"
     return search(client, wanted, found.experiment_id) if found else []
@@ -174,7 +176,8 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             right, source = read_aligned(first.references, first.sources)
             shared = [(run, own.tests[references]) for run, own in zip(runs, found, strict=True) if references in own.tests]
             texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
-            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_in(found[0].settings.get("signature", "")))
+            tokenizer = tokenizer_for(first.references, found[0].settings.get("signature", ""))
+            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer)
             tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
     price = params.machine.price_per_hour and params.machine.price_per_hour * params.machine.nodes("train")
     write_text(chosen.page, runs_page.render(runs, tests, unfinished, price))
@@ -217,6 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
     uri = tracking_uri(params.machine)
     if chosen.page:
         return write_page(chosen, params, uri)
+    if named := chosen.sweep or chosen.experiment:
+        raise configuration_error(f"{named}: only a page compares all its runs", "Name the page with: --page FILE")
     names = [*chosen.runs, "", ""]
     if len(chosen.runs) > 2:
         raise configuration_error(f"{len(chosen.runs)} runs: only two are compared here", "Write a page of them with: --page FILE")
@@ -228,8 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"
             raise UserError(fault, "Name two runs with the same test set.")
-        tokenize = tokenizer_in(a.settings.get("signature", ""))
-        compared = [_compared(tokenize, params.evaluate.comet, *tests) for tests in shared]
+        compared = [_compared(a.settings.get("signature", ""), params.evaluate.comet, *tests) for tests in shared]
     settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
     parts = [heading, settings, table_of("metric", a.metrics, b.metrics), *compared]

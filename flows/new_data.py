@@ -20,7 +20,7 @@ from transformer_core.config import Machine, Params, check_params
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, REGISTRY, FoundEntry, Source, find_entry
 from transformer_core.corpus.sources.fetching import lock_file, locked_sums
 from transformer_core.corpus.sources.local_corpus import update_entry
-from transformer_core.corpus.sources.readers import located
+from transformer_core.corpus.sources.readers import located, tree_files
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
 from transformer_core.files import read_json, sha256_of, write_json
 from transformer_core.tuning import settings
@@ -50,6 +50,8 @@ def versions(found: FoundEntry, machine: Machine, known: Versions) -> Versions:
     for entry, source in _sources(found):
         for file in (source.files or {}).values():
             now[file.path] = _of_file(located(entry.path.parent, file.path), known.get(file.path), entry.path)
+        for path in tree_files(entry, source.trees) if source.trees else ():
+            now[str(path)] = _of_file(path, known.get(str(path)), entry.path)
         for address in (source.https or {}).values():
             if address.sha256 is None:
                 now[without_logins(address.url)] = Version(_tag_of(address.url))

@@ -82,7 +82,7 @@ class Sweep(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder of the table. Each grid has its own, named after its settings; characters that are awkward in a path become `_`."""
+        """The folder of the table, named after its settings and options; characters that are awkward in a path become `_`."""
         words = "-".join([self.about.name, *self.about.settings])
         name = re.sub(r"[^\w.,=-]", "_", words, flags=re.ASCII)[:_LONGEST_NAME]
         return TABLES / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
@@ -108,6 +108,7 @@ def plan(
         raise configuration_error(f"--minutes: {min(both)} is a setting of the sweep", "Leave one of the two out.")
     base, files = check_params(settings_of_run(recipe, {})), snapshot()
     machine = base.machine.model_dump(mode="json")
+    options = {"recipe": recipe, "rows": rows and ",".join(rows), "scale": scale, "minutes": minutes}
     scale = scale or (scale_for(base) if name in _SCALED else 1)
     sections = base.model_dump(mode="json", exclude={MACHINE})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
@@ -120,7 +121,8 @@ def plan(
         relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
         key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
         trials.append(Trial(row.name, document["train"]["seed"], document, key))
-    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
+    given = [*settings, *(f"{option}={value}" for option, value in options.items() if value)]
+    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, given))
 
 
 def _updates_within(minutes: float, params: Params) -> int:

@@ -121,8 +121,10 @@ def _check_mlflow(root: Path) -> str | Warned:
         remedy = "SQLite's locks fail there now and then: use an MLflow server, or a database on a local disk (machine.tracking_uri)."
         return "the database is on NFS", remedy
     login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+    token = "" if any(login) else os.environ.get("MLFLOW_TRACKING_TOKEN")
+    request: dict[str, Any] = {"auth": login if any(login) else None, "headers": {"Authorization": f"Bearer {token}"} if token else None}
     remedy = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it."
-    return _ask(address, "/api/2.0/mlflow/experiments/search", remedy, params={"max_results": 1}, auth=login if any(login) else None)
+    return _ask(address, "/api/2.0/mlflow/experiments/search", remedy, params={"max_results": 1}, **request)
 
 
 def _mlflow_address(root: Path) -> str:

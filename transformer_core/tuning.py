@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.errors import configuration_error
-from transformer_core.files import write_text
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import new_directory, write_text
 from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, read_config
 from transformer_core.sizes import ModelSize, architectures
+from transformer_core.tasks import is_language
 from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 _NEW, _OLD = "new", "old"
@@ -62,20 +64,25 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
 
     The rate is a tenth of a first training's, and few pairs are seen about thirty times. Pairs of the entry `other` are mixed in.
 
-    Raises `UserError`: 65, this is no model directory; 78, the model has other languages, or see `_mix_in`.
+    Raises `UserError`: 65, this is no model directory; 78, the model has other languages, or writes trees; the place of its copy has
+    something else; or see `_mix_in`.
     """
     entry = load_entry(path)
     config = read_config(model / CONFIG)
+    if not is_language(config.target):
+        raise configuration_error(f"{model}: writes a {config.target}, no translation", "Name it in train.init_from and bpe.init_from.")
     if not {config.source, config.target} <= set(entry.languages):
         fault = f"{model}: translates {config.source} to {config.target}, but the corpus has {', '.join(entry.languages)}"
         raise configuration_error(fault, "Name a model of these languages.")
+    start = PRETRAINED / model.resolve().name
+    start = start if start.resolve() == model.resolve() else PRETRAINED / entry.name
+    if start.exists() and not (start / CONFIG).is_file():
+        raise configuration_error(f"{start}: exists, and is no model", "Move it, or give the corpus another name.")
     if other:
         _mix_in(path, entry.languages, other)
-    start = PRETRAINED / model.resolve().name
     if start.resolve() != model.resolve():
-        start = PRETRAINED / entry.name
-        shutil.rmtree(start, ignore_errors=True)
-        shutil.copytree(model, start)
+        with new_directory(start) as copied:
+            shutil.copytree(model, copied, dirs_exist_ok=True)
     pairs = entry.size.pairs if entry.size else 0
     rules = {"count_words": count_words, "symbols": SYMBOL_ERRORS in entry.metrics}
     text = recipes.for_own_data(entry.name, config.source, config.target, pairs, 0, 0, **rules)
@@ -88,7 +95,7 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
     document["train"].update(tokens_per_update=2048, tokens_per_microbatch=512, learning_rate_factor=0.1, warmup=100, cooldown=0.5)
     document["average"]["count"] = 5
     if config.decode:
-        document["decode"].update(config.decode.model_dump() | {"shortlist": False})
+        document["decode"].update(config.decode.model_dump() | {"shortlist": False, "ensemble": None})
     if other:
         document["train"]["mix"] = [{"weights": {_NEW: 1, _OLD: 1}}]
     return yaml_text(document)
@@ -101,6 +108,9 @@ def _section(config: ModelConfig) -> dict[str, Any]:
     for name, preset in architectures()[size.architecture].presets.items():
         keys = {key: value for key, value in asdict(size).items() if value not in (None, getattr(preset, key)) or key in ("d_k", "d_v")}
         keys["dropout"] = max(size.dropout, _LEAST_DROPOUT)
-        if preset.changed(keys).effective() == size.effective():
-            found.append({"architecture": size.architecture, "preset": name, **keys})
+        if "convolutions" in asdict(size):
+            keys.pop("layers", None)  # It follows from the list of convolutions, where there is one.
+        with suppress(UserError):  # Keys that do not go with this preset.
+            if preset.changed(keys).effective() == size.effective():
+                found.append({"architecture": size.architecture, "preset": name, **keys})
     return min(found, key=len)

@@ -30,7 +30,7 @@ from flows.record.sending import Sender, send_others
 from flows.record.server import reaching, run_link, tracking_uri, ui_command
 from transformer_core.config import COMET, MOST_EXTRA, PAPER_SEARCH, Decode, Machine, Params
 from transformer_core.errors import writing
-from transformer_core.evaluation.bleu import tokenizer_in
+from transformer_core.evaluation.bleu import tokenizer_for, tokenizer_in
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import DVC_EXPERIMENT, sha256_of, write_json
@@ -97,7 +97,8 @@ def run(params: Params) -> str:
             settle(client, version, MAIN_TEST, decision, float(scores[task.key]), params.machine, link)
         for split, of_split in scores.get("tests", {}).items() if decided is None else ():
             outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
-            further = decide(client, version, scoring, outputs, expected, task.key, split)
+            own = scoring_of(task, tokenizer_for(paths.RAW / f"{split}.{manifest['target']}", scores["signature"]))
+            further = decide(client, version, own, outputs, expected, task.key, split)
             settle(client, version, split, further, float(of_split[task.key]), params.machine, link)
             for key, value in further.tags(split).items():
                 client.set_model_version_tag(name, version.version, key, value)

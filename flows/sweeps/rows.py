@@ -60,7 +60,7 @@ def rows_of(name: str, scale: int) -> list[Row]:
     All are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
     checkpoints of Table 3 are not averaged. Table 2 is the Transformer and all baselines, of the preset whose Transformer is as wide.
     """
-    engine = {"decode.engine": "torch"}
+    engine = {"decode.engine": "torch", "decode.precision": "float32"}
     if name == GRID:
         return [Row("", {}, {})]
     if name == "parts":

@@ -80,7 +80,7 @@ class Service(Quiet):
 
     def answer(self) -> None:
         login = f"Basic {base64.b64encode(b'me:secret').decode()}"
-        known = 200 if self.headers["Authorization"] == login else 401
+        known = 200 if self.headers["Authorization"] in (login, "Bearer secret") else 401
         self.reply(500 if self.path.startswith("/broken") else known)
 
     do_GET = do_POST = answer
@@ -99,6 +99,8 @@ def test_services_that_know_the_login_are_well(service: str, healthy: Path, monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service.replace("//", "//me:secret@"))
     assert finding(healthy, "mlflow").detail == f"{service} answers"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    assert finding(healthy, "mlflow").detail == f"{service} answers"
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     assert finding(healthy, "mlflow").detail == f"{service} answers"

@@ -1,12 +1,15 @@
 """The settings by which a trained model goes on: on another domain with old pairs mixed in, and on a corpus that grew."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
-from transformer_core.config import load_params, resolve
+from transformer_core import recipes
+from transformer_core.config import Model, load_params, resolve
 from transformer_core.corpus.sources.catalogue import load_entry
 from transformer_core.corpus.text import write_lines
 from transformer_core.models.directory import read_config
@@ -72,6 +75,25 @@ def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) ->
     assert not (place / "corpora/other.yaml").exists()
     assert (place / "params.yaml").read_bytes() == before
     assert not (place / "pretrained").exists()
+
+
+def test_a_parser_is_refused_and_no_folder_but_a_model_is_replaced(place: Path, call: Call) -> None:
+    before, tune = (place / "params.yaml").read_bytes(), ("data", "tune", "icon", "--force", "--from")
+    write_drawn(place / "models/parser", target="tree")
+    shutil.copytree(place / "models/parser", place / "pretrained/first/forward")
+    assert "writes a tree, no translation" in call(*tune, "models/parser").refusal()[1]
+    assert "pretrained/first: exists, and is no model" in call("data", "tune", "first", "--from", "models/averaged").refusal()[1]
+    assert ((place / "pretrained/first/forward/config.json").exists(), (place / "params.yaml").read_bytes()) == (True, before)
+
+
+def test_a_model_of_convolutions_that_decoded_with_others_is_tuned_alone(place: Path, call: Call) -> None:
+    size = resolve(Model(architecture="convolutional", preset="tiny"))
+    searched = recipes.load("tatoeba").decode.model_copy(update={"ensemble": "others", "engine": "torch"})
+    write_drawn(place / "models/other", size, decode=searched)
+    assert call("data", "tune", "first", "--force", "--from", "models/other").code == 0
+    params = load_params(place / "params.yaml")
+    assert resolve(params.model).effective() == replace(size, dropout=params.model.dropout).effective()
+    assert params.decode.ensemble is None
 
 
 def test_a_corpus_of_three_languages_without_local_text_is_tuned_on_in_those_of_the_model(place: Path, call: Call) -> None:

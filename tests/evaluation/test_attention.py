@@ -132,7 +132,9 @@ def test_what_heads_look_at_most_is_counted_and_whether_a_pronoun_finds_its_noun
     assert len(table) == 1 + 4
     assert together == "a head finds the noun: 1 of 1 sentences; the other noun: 1"
     assert counts.endswith("of the tokens: end token 1, previous token 1, next token 1, same word 1")
-    with refused(65, "the Dog sees it.: this model reads no word 'Dog' there"):  # In lower case, or after an opening quote.
+    quoted = replace(maps, source=["\u2581the", '\u2581"', "dog", "\u2581sees", "\u2581it", ".", "</s>"])
+    assert count_heads([Pronoun('the "dog sees it.', "it", "dog", "sees")], [quoted]).found.shape == (1, 2, 1, 4)
+    with refused(65, "the Dog sees it.: this model reads no word 'Dog' there"):  # In lower case.
         count_heads([Pronoun("the Dog sees it.", "it", "Dog", "sees")], [maps])
 
 

@@ -11,8 +11,8 @@ from tests.clone import DATA
 from tests.evaluation.test_significance import BAD, REFERENCES, sacrebleu_scores
 from tests.refusals import refused
 from transformer_core.corpus.text import normalise
-from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu, tokenizer_in, tokenizer_of
-from transformer_core.evaluation.metrics import SCORING, output_shares, score
+from transformer_core.evaluation.bleu import as_outputs, bleu_metric, corpus_bleu, tokenizer_for, tokenizer_in, tokenizer_of
+from transformer_core.evaluation.metrics import SCORING, output_shares, score, score_sets
 from transformer_core.evaluation.scoring import scoring_of
 from transformer_core.evaluation.variety import collapse, in_words, variety
 from transformer_core.tasks import TRANSLATION, task_of
@@ -76,6 +76,8 @@ def test_the_language_of_a_code_is_its_first_part_and_a_setting_comes_first() ->
     assert [tokenizer_of(code) for code in ("de", "en", "cs", "tree", "th")] == [""] * 5
     assert [tokenizer_of(code) for code in ("zh-CN", "zho_Hans", "jpn", "ko_KR")] == ["zh", "zh", "ja-mecab", "ko-mecab"]
     assert [tokenizer_of(code, "char") for code in ("de", "ja")] == ["char", "char"]
+    files = ("test_en-zh-TW.targets", "test.targets", "test_new-zh.de")
+    assert [tokenizer_for(Path(file), "nrefs:1|tok:13a|smooth:exp") for file in files] == ["zh", "13a", "13a"]
     assert scoring_of(TRANSLATION) is SCORING
     assert scoring_of(task_of("tree"), "13a") is scoring_of(task_of("tree"))
 
@@ -105,6 +107,8 @@ def test_outputs_that_copy_are_empty_or_too_long_are_counted_in_percent() -> Non
     ]
     sources, hypotheses, references = zip(*triples, strict=True)
     assert output_shares(sources, hypotheses, references) == {"copied": 10, "empty": 10, "over_long": 20}
+    tagged = score_sets({"test": (["A dog."], ["Ein Hund."])}, ["<2de> A dog."], {"splits": {"test": {}}, "target": "targets"})
+    assert tagged["test"].shares["copied"] == 100
 
 
 def test_error_rates_count_wrong_lines_and_edits_of_symbols() -> None:
@@ -189,6 +193,7 @@ def test_ter_is_left_out_where_a_line_would_take_many_seconds() -> None:
     for longer in ([words, "Ja."], ["Nein.", "Ja."]), (["Nein.", "Ja."], [words, "Ja."]):
         assert not {"ter", "ter_low", "ter_high"} & score(*longer, "de").values.keys()
         assert [found.score.name for found in SCORING.comparisons(longer[0], *longer)] == ["BLEU", "chrF2"]
+    assert "ter" not in score(["我" * 201], ["你" * 201], "zh").values
     short = words.rsplit(" ", 1)[0]
     assert score([short], [short], "de").values["ter"] == 0
 

@@ -14,7 +14,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 
 from flows.dvc.settings import settings_of_run
-from flows.new_data import Versions, look, note_told, taking_in, train_champion_further
+from flows.new_data import Versions, look, note_told, taking_in, train_champion_further, versions
 from flows.stages import publish
 from tests.clone import Clone
 from tests.flows.prefect_server import ended, worker_at
@@ -27,7 +27,7 @@ from transformer_core.config import Machine, check_params, load_params
 from transformer_core.corpus.sources.catalogue import find_entry, load_entry
 from transformer_core.corpus.sources.local_corpus import new_entry
 from transformer_core.corpus.text import write_pairs
-from transformer_core.files import locked, read_json, sha256_of, write_json
+from transformer_core.files import locked, read_json, sha256_of, write_json, write_text
 
 ENTRY, LOCK = Path("corpora/own.yaml"), Path("corpora/own.lock")
 
@@ -87,6 +87,14 @@ def test_a_watcher_tells_each_change_once_and_a_run_takes_it_in(address: str) ->
     assert read_json(LOCK) == {"another": "1" * 64}
     with taking_in("own", load_params()) as nothing:
         assert nothing == []
+
+
+def test_a_file_of_trees_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    splits = "{" + ", ".join(f"{split}: [{{trees: 'bank/*.mrg'}}]" for split in ("train", "valid", "test")) + "}"
+    write_text(Path("corpora/bank.yaml"), f"name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits: {splits}\n")
+    write_text(Path("corpora/bank/a.mrg"), "(S (NN a))\n")
+    assert list(versions(find_entry("bank"), Machine(), {})) == ["corpora/bank/a.mrg"]
 
 
 def test_after_a_run_without_a_watcher_its_files_count_as_taken(address: str) -> None:

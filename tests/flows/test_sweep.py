@@ -19,7 +19,7 @@ from tests.clone import Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
-from transformer_core.config import Machine, Model, Params, resolve
+from transformer_core.config import Machine, Model, Params, check_params, resolve
 from transformer_core.files import WORKTREES, write_json, write_text
 from transformer_core.presets import TINY
 
@@ -59,6 +59,8 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
         assert params.train.updates == 300
         assert params.bpe == recipes.load("tatoeba").bpe
     assert (params.train.warmup, params.model.norm) == (400, "post")
+    of_int8 = document_of(rows_of("parts", 1)[0], recipes.load("multi30k-student").model_dump(mode="json", exclude={"machine"}))
+    check_params(of_int8)  # PyTorch has no int8.
 
 
 def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
@@ -268,8 +270,14 @@ def test_a_sweep_is_trained_by_several_processes_and_goes_on_after_a_kill(tmp_pa
     assert "2 trainings, 1 of them done, 1 to run" in output
     assert results_of(clone).items() >= before.items()
     assert not list(workspaces.glob("*/"))
-    rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
+    rows = [
+        line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3-rows=base,B-dk16-scale=16/table.md").read_text().splitlines()
+    ]
     assert rows[-2:] == ["| base", "| B-dk16"]
-    assert {file.name for file in (clone.root / "results/sweeps/table3").glob("*.svg")} == {"score.svg", "curve.svg", "lengths.svg"}
+    assert {file.name for file in (clone.root / "results/sweeps/table3-rows=base,B-dk16-scale=16").glob("*.svg")} == {
+        "score.svg",
+        "curve.svg",
+        "lengths.svg",
+    }
     output = clone.run(*COMMAND)
     assert "2 trainings, 2 of them done, 0 to run" in output

@@ -57,6 +57,7 @@ def test_a_tree_may_stand_on_several_lines_and_several_on_one() -> None:
         (["(S", "(NP"], "2: 2 brackets are not"),
         ([DOG, ")"], r"2: '\)' outside"),
         (["dog"], "1: 'dog'"),
+        (["(S (dog) (VP (VB barks)))"], "1: a bracket with nothing in it"),
         (["(CD 1\u00a0000)"], r"1: U\+00A0 is white space"),
     ],
 )

@@ -3,13 +3,14 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import is_unspaced, lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
-from transformer_core.tasks import without_region
+from transformer_core.tasks import TARGETS, without_region
 
 # Added to the signature of a score whose references were normalised.
 NORMALISED = "|ref:normalised"
@@ -31,6 +32,12 @@ def tokenizer_in(signature: str) -> str:
     """Return the name of the tokeniser in a signature of sacreBLEU; empty if there is none."""
     found = re.search(r"\|tok:(ja-mecab|ko-mecab|[^|]+)", signature)
     return found[1] if found else ""
+
+
+def tokenizer_for(references: Path, signature: str) -> str:
+    """Return the tokeniser for a test set: that in the signature of the main one, but for one of several directions its language's."""
+    directed = references.suffix == f".{TARGETS}" and "-" in references.stem
+    return tokenizer_of(references.stem.partition("-")[2]) if directed else tokenizer_in(signature)
 
 
 def bleu_metric(references: Sequence[str], tokenizer: str = "") -> BLEU:

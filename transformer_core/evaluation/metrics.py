@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core import config
 from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
-from transformer_core.corpus.text import lines_lack_spaces, normalise, with_single_spaces
+from transformer_core.corpus.text import length_in_words, lines_lack_spaces, normalise, with_single_spaces, without_tags
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import MOST_TER_WORDS, NORMALISED, as_outputs, bleu_metric, corpus_bleu, ter_metric, tokenizer_of
 from transformer_core.evaluation.error_rates import ERROR_RATES
@@ -22,7 +22,7 @@ from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
 from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval, scores_of, statistics_of
 from transformer_core.evaluation.variety import variety
-from transformer_core.tasks import TARGETS, TRANSLATION
+from transformer_core.tasks import TAG, TARGETS, TRANSLATION
 
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
@@ -45,7 +45,7 @@ _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
 
 def _metrics(deciding: Sequence[str], tokenizer: str, *texts: Sequence[str]) -> Iterator[tuple[Score, Metric]]:
     """Yield the scores and their metrics for these references, TER only if no line of the texts has more than `MOST_TER_WORDS` words."""
-    has_ter = all(len(line.split()) <= MOST_TER_WORDS for lines in texts for line in lines)
+    has_ter = all(length_in_words(line) <= MOST_TER_WORDS for lines in texts for line in lines)
     for score, metric in _METRICS.items():
         if score is not _TER or has_ter:
             yield score, metric(deciding, tokenizer)
@@ -134,7 +134,8 @@ def score_sets(
         language = targets.pop() if len(targets) == 1 else str(manifest["target"])
         tokens = (deciding, tokenizer) if language == manifest["target"] else (None, tokenizer_of(language, tokenizer))
         found[split] = score(*of_set, language, named, *tokens)
-    return found | {"test": replace(found["test"], shares=output_shares(sources, outputs, deciding))}
+    untagged = [without_tags(source, TAG.fullmatch) for source in sources]
+    return found | {"test": replace(found["test"], shares=output_shares(untagged, outputs, deciding))}
 
 
 def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[float]:

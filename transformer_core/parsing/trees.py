@@ -147,6 +147,8 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
                 stack.append(Tree(""))
             elif not stack:
                 raise ValueError(f"{number}: {token!r} outside of brackets")
+            elif token == ")" and before != ")" and not stack[-1].children:
+                raise ValueError(f"{number}: a bracket with nothing in it")
             elif token == ")":
                 closed = _closed(stack.pop())
                 if stack:

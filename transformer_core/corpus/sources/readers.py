@@ -69,7 +69,7 @@ class SourceReader:
     def local_files(self, wanted: Source) -> list[Path]:
         """Return the paths of a source's local files; named files may be missing. Sources of other kinds have none."""
         if wanted.trees is not None:
-            return self._tree_files(wanted.trees)
+            return tree_files(self.found, wanted.trees)
         return [located(self.found.path.parent, wanted.files[language].path) for language in self.direction if wanted.files]
 
     def _open_files(self, files: dict[str, LocalFile]) -> OpenedSource:
@@ -123,15 +123,8 @@ class SourceReader:
         pairs = _pairs_of_sacrebleu(dataset, [file.path for file in fetched], language_pair, self.fetcher)
         return OpenedSource(pairs, _origins(urls, fetched, sacrebleu=name))
 
-    def _tree_files(self, pattern: str) -> list[Path]:
-        for root in (self.found.path.parent, self.found.folder):
-            names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  # `Path.glob` takes no absolute pattern.
-            if files := sorted(path for path in map(root.joinpath, names) if path.is_file()):
-                return files
-        return []
-
     def _open_trees(self, pattern: str) -> OpenedSource:
-        files = self._tree_files(pattern)
+        files = tree_files(self.found, pattern)
         if not files:
             raise UserError(f"{self.found.folder / pattern}: no such file", self.found.entry.note)
         sums = "".join(check_sum(path, None).sha256 for path in files)
@@ -139,6 +132,15 @@ class SourceReader:
         read_file = task_of(TREES).read_file
         assert read_file is not None
         return OpenedSource((Pair(*pair) for path in files for pair in read_file(path)), [origin])
+
+
+def tree_files(found: FoundEntry, pattern: str) -> list[Path]:
+    """Return the files of an entry's source `trees`."""
+    for root in (found.path.parent, found.folder):
+        names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  # `Path.glob` takes no absolute pattern.
+        if files := sorted(path for path in map(root.joinpath, names) if path.is_file()):
+            return files
+    return []
 
 
 def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origin]:
