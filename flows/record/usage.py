@@ -59,19 +59,13 @@ def _append(table: Path, values: Mapping[str, float]) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """Return the use of CPUs, memory and all GPUs of this machine."""
+    """Return the use of CPUs, memory and all GPUs of this machine. nvidia-smi prints [N/A] for values that a GPU does not measure."""
     memory = psutil.virtual_memory()
-    return {
+    values = {
         CPU: psutil.cpu_percent(),
         "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
         "system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
-        **_gpu_usage(),
     }
-
-
-def _gpu_usage() -> dict[str, float]:
-    """Return the use of every GPU that nvidia-smi lists. It prints [N/A] for values that a GPU does not measure."""
-    values = {}
     for index, *cells in gpu_rows(_TIMEOUT_SECONDS, "index", *(field for field, _ in _OF_GPU.values())):  # A message has no cells.
         for (name, (_, unit)), cell in zip(_OF_GPU.items(), cells, strict=False):
             with suppress(ValueError):
