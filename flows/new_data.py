@@ -102,8 +102,7 @@ def look(found: FoundEntry, machine: Machine) -> tuple[Versions, list[str]]:
     before, told = _read(corpus, "taken"), _read(corpus, "told")
     now = versions(found, machine, {**before, **told})
     if not before and MANIFEST.exists() and (manifest := read_output(MANIFEST))["corpus"] == corpus:
-        sums = {origin["file"]: Version(origin["sha256"]) for origin in manifest["origin"] if "file" in origin}
-        before = {**now, **sums}
+        before = dict(now) | {origin["file"]: Version(origin["sha256"]) for origin in manifest["origin"] if "file" in origin}
         write_json(_file(corpus, "taken"), before)
     new = changes(now, before)
     return now, new if changes(now, told) else []

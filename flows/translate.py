@@ -48,8 +48,7 @@ def run_with_model(module: str, purpose: str, command: Sequence[str], option: st
     parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help=rest)
     chosen = parser.parse_args(arguments)
     with TemporaryDirectory() as folder:
-        directory = fetch(chosen.model, _registry(), Path(folder))
-        return cli.main([*command, option, str(directory), *chosen.options])
+        return cli.main([*command, option, str(fetch(chosen.model, _registry(), Path(folder))), *chosen.options])
 
 
 if __name__ == "__main__":

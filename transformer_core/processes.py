@@ -128,8 +128,7 @@ def _elsewhere(scheduler: str, function: Callable[..., Any]) -> Iterator[_Pool]:
     with ExitStack() as stack:
         try:
             where = {"address": scheduler} if "://" in scheduler else {"scheduler_file": str(Path(scheduler).resolve(strict=True))}
-            connected = Client(**where, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
-            client = stack.enter_context(connected)
+            client = stack.enter_context(Client(**where, timeout=_CONNECT_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
             client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
         except (OSError, ValueError):
             raise away from None

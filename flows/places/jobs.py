@@ -85,8 +85,7 @@ class Job(NamedTuple):
         """
         reports = [read_json(file) for file in self.reports()]
         failed = [report for report in reports if report["code"]]
-        permanent = [report for report in failed if report["code"] not in TRANSIENT]
-        return next(iter([*permanent, *failed, *reports]), None)
+        return next((report for report in failed if report["code"] not in TRANSIENT), next(iter([*failed, *reports]), None))
 
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
@@ -147,10 +146,8 @@ def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = N
 
     Raises `UserError`: 69 if the scheduler is away, which its message tells by one of the words; 78 if it refuses.
     """
-    # A job outlives this process, perhaps on another machine.
-    outliving = {**os.environ, STARTERS: ""}
-    try:
-        done = subprocess.run(command, input=text, env=outliving, capture_output=True, text=True, check=False)
+    try:  # Without starters: a job outlives this process, perhaps on another machine.
+        done = subprocess.run(command, input=text, env={**os.environ, STARTERS: ""}, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         message = f"machine.places: {command[0]} is not installed here"
         raise configuration_error(message, "Run this on a machine from which jobs are submitted.") from None

@@ -130,8 +130,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
             raise Interrupted(report["message"])
     if code == ExitCode.UNAVAILABLE:
         where = "" if group is None else f" on one of {group.nodes} nodes, or a node did not reach {group.host}:{group.port}"
-        lost = f"a rank was lost{where}"
-        raise UserError(lost, "The output of the ranks is above. Run it again to resume.", ExitCode.UNAVAILABLE)
+        raise UserError(f"a rank was lost{where}", "The output of the ranks is above. Run it again to resume.", ExitCode.UNAVAILABLE)
     if code:
         raise StageError(code, f"the ranks: {in_words(code)}; their output is above")
 

@@ -32,8 +32,7 @@ class SlurmQueue(Scheduler):
     place: Slurm
 
     def find(self) -> str | None:
-        found = _slurm("squeue", "--noheader", "--me", f"--name={self.job.name}", "--format=%i")
-        return next(iter(found.split()), None)
+        return next(iter(_slurm("squeue", "--noheader", "--me", f"--name={self.job.name}", "--format=%i").split()), None)
 
     def submit(self) -> str:
         """Submit the job: sbatch reads its script and answers with its number."""

@@ -38,8 +38,7 @@ def alarm(machine: Machine, run: str, cause: str, fault: str, remedy: str, link:
         return
     text = for_terminal(" ".join(filter(None, [f"{fault.rstrip('.')}.", remedy, link])))
     try:
-        answer = requests.post(os.path.expandvars(machine.alarm_url), json={"text": text}, timeout=_ANSWER_SECONDS)
-        answer.raise_for_status()
+        requests.post(os.path.expandvars(machine.alarm_url), json={"text": text}, timeout=_ANSWER_SECONDS).raise_for_status()
         sent.parent.mkdir(parents=True, exist_ok=True)
         sent.touch()
     except (requests.RequestException, OSError) as error:  # Its message may have the address, which is a secret.
