@@ -104,8 +104,7 @@ def look(found: FoundEntry, machine: Machine) -> tuple[Versions, list[str]]:
     if not before and MANIFEST.exists() and (manifest := read_output(MANIFEST))["corpus"] == corpus:
         before = dict(now) | {origin["file"]: Version(origin["sha256"]) for origin in manifest["origin"] if "file" in origin}
         write_json(_file(corpus, "taken"), before)
-    new = changes(now, before)
-    return now, new if changes(now, told) else []
+    return now, changes(now, before) if changes(now, told) else []
 
 
 def note_told(corpus: str, now: Versions) -> None:
