@@ -410,13 +410,12 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
             yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", "Set decode.engine: torch."
     if not is_language(download.source):
         yield "download.source", f"must be a language, {download.source} can be the target alone", ""
-    remedy = "docs/evaluation.md says how to install one."
     for section, key, asked in ("train", "train.best_by", train.best_by), ("evaluate", "publish.by", params.publish.by):
         command = getattr(params, section).comet
         if command and not is_language(download.target):
             yield f"{section}.comet", f"must be empty where download.target is {download.target}", ""
         if asked == COMET and not command:
-            yield key, f"{asked} needs a command in {section}.comet", remedy
+            yield key, f"{asked} needs a command in {section}.comet", "docs/evaluation.md says how to install one."
     if train.best_by not in (*MEASURES, download.task.key, COMET):
         fault = f"must be {', '.join(MEASURES)} or {download.task.key}, the score of {download.task.name}, got {train.best_by!r}"
         yield "train.best_by", fault, ""

@@ -69,8 +69,7 @@ class PrefectPool(Scheduler):
         with prefect_client() as client:
             state = client.read_flow_run(UUID(number)).state
             if state is None or state.is_scheduled() or state.is_pending():
-                workers = client.read_workers_for_work_pool(self.place.pool)
-                online = sum(worker.status == WorkerStatus.ONLINE for worker in workers)
+                online = sum(one.status == WorkerStatus.ONLINE for one in client.read_workers_for_work_pool(self.place.pool))
                 return Seen("waiting", f"pool {self.place.pool} has {online} workers online")
             return Seen("ended" if state.is_final() else "running")
 

@@ -85,8 +85,7 @@ def run_heads(arguments: argparse.Namespace) -> int:
     encoded = [subword.encode(wanted.sentence) for wanted in sentences]
     for number, source in enumerate(encoded, start=1):
         check_length(source, model.most_positions, f"{arguments.sentences}:{number}")
-    maps = (attention_maps(model, subword, source, [EOS]) for source in encoded)
-    print(*count_heads(sentences, maps).rows(), sep="\n")
+    print(*count_heads(sentences, (attention_maps(model, subword, source, [EOS]) for source in encoded)).rows(), sep="\n")
     return 0
 
 

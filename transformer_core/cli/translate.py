@@ -86,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         texts: Iterator[tuple[str, str]] = ((line, "") for line in lines)
         if arguments.prefixes:
             texts = aligned(lines, read_lines(arguments.prefixes), arguments.input or _STDIN, arguments.prefixes)
-        ahead = 0 if interactive else 1
-        for found in prepared.translated(texts, at_once, ahead, bar.update):
+        for found in prepared.translated(texts, at_once, 0 if interactive else 1, bar.update):
             for hypotheses in found:
                 _write(target, hypotheses, next(numbers), arguments)
             target.flush()
