@@ -143,11 +143,9 @@ def run_contender(
 
 def cut(split: BinarizedSplit, pairs: NDArray[np.int64], parts: int) -> list[list[int]]:
     """Cut pairs in order of length into micro-batches with about the same number of target tokens."""
-    longest = np.maximum(split.source.lengths[pairs], split.target.lengths[pairs])
-    ordered = pairs[np.argsort(longest, kind="stable")]
+    ordered = pairs[np.argsort(np.maximum(split.source.lengths[pairs], split.target.lengths[pairs]), kind="stable")]
     tokens = split.target.lengths[ordered].cumsum()
-    ends = np.searchsorted(tokens, tokens[-1] * np.arange(1, parts) / parts)
-    return [part.tolist() for part in np.split(ordered, ends)]
+    return [part.tolist() for part in np.split(ordered, np.searchsorted(tokens, tokens[-1] * np.arange(1, parts) / parts))]
 
 
 if __name__ == "__main__":

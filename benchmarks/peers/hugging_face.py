@@ -24,8 +24,7 @@ class Marian(nn.Module):
     def __init__(self, job: Job) -> None:
         super().__init__()
         settings = config_of(job.setting.size, job.setting.vocab_size) | {"max_position_embeddings": plain_torch.POSITIONS}
-        config = transformers.MarianConfig.from_dict(settings, attn_implementation=job.attention)
-        self.model = transformers.MarianMTModel(config)
+        self.model = transformers.MarianMTModel(transformers.MarianConfig.from_dict(settings, attn_implementation=job.attention))
 
     def forward(self, batch: Batch) -> Tensor:
         """Map a batch to logits (B, T, V)."""

@@ -56,8 +56,7 @@ class PlainTransformer(nn.Module):
         return functional.linear(decoded, self.embedding.weight)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        scaled = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
-        return self.dropout(scaled + self.positions[: tokens.shape[1]])
+        return self.dropout(self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim) + self.positions[: tokens.shape[1]])
 
 
 def run(make: Callable[[Job], nn.Module]) -> None:
