@@ -54,8 +54,7 @@ class Evaluated(NamedTuple):
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
     """Return an evaluation and its training, if recorded; for a training its latest evaluation.
 
-    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id. Raises `UserError`: 78; no such run, or several;
-    65, a training without an evaluation.
+    `wanted` begins a run's name, its training's fingerprint, or its id. Raises `UserError`: 78, no such run, or several; 65, no evaluation.
     """
     run = _find(client, wanted)
     if run.data.tags.get("kind") == "evaluation":

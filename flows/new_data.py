@@ -43,8 +43,7 @@ Versions = Mapping[str, Version]
 def versions(found: FoundEntry, machine: Machine, known: Versions) -> Versions:
     """Return the present versions of local files, addresses without a published sum and models of the registry, by their names.
 
-    A file whose size and time are known is not read. Raises `UserError`: 65, a file is missing; 69, an address or the registry is away; 78,
-    the registry has no such model.
+    A file of known size and time is not read. Raises `UserError`: 65, no file; 69, an address or the registry is away; 78, no such model.
     """
     now = {}
     for entry, source in _sources(found):
@@ -116,8 +115,7 @@ def note_told(corpus: str, now: Versions) -> None:
 def taking_in(corpus: str, params: Params) -> Iterator[list[str]]:
     """Let entries and locks name the present versions, and yield the names of what has changed since the last run.
 
-    It counts as taken once the block has succeeded. Raises `UserError`: 78, params.yaml has another corpus; as `versions` and
-    `update_entry`.
+    It counts as taken once the block succeeds. Raises `UserError`: as `versions` and `update_entry`; 78, params.yaml has another corpus.
     """
     if corpus != params.download.corpus:
         raise configuration_error(f"download.corpus: is {params.download.corpus}, but the new data is of {corpus}")

@@ -1,5 +1,4 @@
-"""What `transformer-core doctor` runs: a small object is written to the DVC remote or to MLflow's artifacts, looked for and removed; and
-Prefect's automations are read.
+"""What `transformer-core doctor` runs: it writes, finds and removes an object in the DVC remote or MLflow, and reads Prefect's automations.
 
 python -m flows.probes dvc NAME
 python -m flows.probes mlflow ADDRESS

@@ -58,8 +58,7 @@ def train_and_report(
 ) -> None:
     """Train for warm-up, train again with the clock running, and write the report of this process into the folder.
 
-    `train` ends once all ranks have trained, and returns the target tokens, end tokens included and padding left out. `precision` is that
-    of matrix products.
+    `train` ends once all ranks have trained; it returns target tokens, with end tokens, without padding. `precision` is of matrix products.
     """
     train()
     began = now(device)

@@ -2,8 +2,7 @@
 
     python -m flows.places.ranks --standalone --nproc-per-node=2 -m flows.stages train
 
-is torchrun, which itself would end ranks that are saving and exit with 1. Environment variables, set by the scheduler's job, describe a
-group to each of its nodes:
+is torchrun, which itself would end ranks that are saving and exit with 1. The job of a scheduler describes a group to its nodes by:
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
 TRANSFORMER_JOIN_SECONDS=900   time for which a node waits for the others

@@ -1,8 +1,7 @@
 """Recipes: complete params files by name, as text with comments.
 
 The file of the default recipe is complete. Any other has the entries in which it differs from the default, or from the recipe that it names
-in `like`: lines with the comments above them, which take the place of line and comments there. Section `model` replaces the whole section,
-because its keys belong to a preset.
+in `like`: lines with the comments above them, in place of those there. Section `model` is replaced as a whole: its keys are a preset's.
 """
 
 import re
