@@ -103,11 +103,9 @@ def decide(
         first = int(new.version) == 1
         return Decision(champion, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
-    compared = scoring.comparisons(translations, hypotheses, references)
-    comparison = next(found for found in compared if found.score.key == by)
+    comparison = next(found for found in scoring.comparisons(translations, hypotheses, references) if found.score.key == by)
     worse = comparison.significant and comparison.difference < 0
-    better = comparison.significant and comparison.difference > 0
-    result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
+    result = f"significantly {'worse' if worse else 'better'} than" if comparison.significant else "not significantly different from"
     reason = (
         f"{result} version {rival.version}, the best so far: "
         f"{comparison.difference:+.2f} {comparison.score.name}, two-sided p = {comparison.p_value:.4f} (below {SIGNIFICANT} is significant)"
