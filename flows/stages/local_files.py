@@ -50,18 +50,13 @@ def check(reader: SourceReader, split: str, sources: list[Source], origins: list
     `sources` are those whose files are among `origins`: of a source that is translated, those of the other entry. Raises `UserError` (65).
     """
     pinned = {file.path for source in sources for file in (source.files or {}).values() if file.sha256}
-    used = sums_in_raw(reader)
+    used: dict[tuple[str, str], str] = {}  # The sums of the local files that data/raw was made from, unless it is of another corpus.
+    if MANIFEST.exists() and (manifest := read_output(MANIFEST))["corpus"] == reader.found.entry.name:
+        used = {(origin["split"], name): origin["sha256"] for origin in manifest["origin"] if (name := _name(origin))}
     for origin in origins:  # Opening a source checks the entry's sums.
         name = _name(origin)
         if name not in pinned and used.get((split, name), origin["sha256"]) != origin["sha256"]:
             raise UserError(f"{reader.found.path}: {name} has changed since {RAW} was made", "Make it again: dvc repro --force download")
-
-
-def sums_in_raw(reader: SourceReader) -> dict[tuple[str, str], str]:
-    """The sums of the local files that data/raw was made from, by split and name; empty if it is of another corpus."""
-    if not MANIFEST.exists() or (manifest := read_output(MANIFEST))["corpus"] != reader.found.entry.name:
-        return {}
-    return {(origin["split"], name): origin["sha256"] for origin in manifest["origin"] if (name := _name(origin))}
 
 
 def _name(origin: Origin) -> str:
