@@ -198,8 +198,7 @@ def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
 
 def splits_of(folder: Path, ending: str = "") -> list[str]:
     """Return the splits in a folder, files that end with .LANGUAGE or folders: `SPLITS`, and further test sets by their names."""
-    further = (path.name.removesuffix(ending) for path in folder.glob(f"{FURTHER_TEST}*{ending}"))
-    return [*SPLITS, *sorted(further)]
+    return [*SPLITS, *sorted(path.name.removesuffix(ending) for path in folder.glob(f"{FURTHER_TEST}*{ending}"))]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -201,9 +201,8 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str,
     counts: Counter[str] = Counter()
     paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
     pairs = []
-    for number, raw_pair in enumerate(read_pairs(*paths), start=1):
-        pair = Pair(*(normalise(text, counts) for text in raw_pair))
-        pairs.append(_learnt(pair, task, settings, paths[1], number))
+    for number, pair in enumerate(read_pairs(*paths), start=1):
+        pairs.append(_learnt(Pair(*(normalise(text, counts) for text in pair)), task, settings, paths[1], number))
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
 
@@ -379,9 +378,8 @@ class _Train:
         """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""
         times = left.astype(np.int64)
         if (given := self._work.paths[0].with_name(PAIR_WEIGHTS)).exists():
-            weights = np.loadtxt(given, ndmin=1)[kept]
             # Rounded, because ten times 0.1 must be 1.
-            times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
+            times[left] = np.diff(np.floor(np.cumsum(np.loadtxt(given, ndmin=1)[kept][left]).round(6)), prepend=0)
         return times
 
 

@@ -141,8 +141,7 @@ def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int
         yield start
         # Lengths ascend, so rows * longest ascends, and bisection finds the last row that fits.
         window = longest[start : start + rows_times_longest // int(longest[start])]
-        sizes = window * np.arange(1, len(window) + 1)
-        start += int(np.searchsorted(sizes, rows_times_longest, side="right"))
+        start += int(np.searchsorted(window * np.arange(1, len(window) + 1), rows_times_longest, side="right"))
 
 
 def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: int) -> list[int]:

@@ -42,8 +42,7 @@ class EncodedPairs(NamedTuple):
     ) -> "EncodedPairs":
         """Collect the pairs from line `first` on, without those with a side longer than `max_tokens`."""
         lengths = np.array([[*map(len, sources)], [*map(len, targets)]], np.int64).T
-        fits = np.ones(len(lengths), np.bool_) if max_tokens is None else lengths.max(axis=1) <= max_tokens
-        kept = np.flatnonzero(fits)
+        kept = np.arange(len(lengths)) if max_tokens is None else np.flatnonzero(lengths.max(axis=1) <= max_tokens)
         ids = chain.from_iterable(chain(sources[number], targets[number]) for number in kept.tolist())
         tokens = cast(StoredIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
         unknown = np.array([sum(UNK in side[number] for number in kept.tolist()) for side in (sources, targets)], np.int64)
@@ -99,19 +98,17 @@ def write_split(
     if numbers:
         np.save(folder / PARTS, part_of_line[np.concatenate([np.zeros(0, np.int64), *kept]) - 1])
         files[PARTS] = sha256_of(folder / PARTS)
-    source_tokens, target_tokens = map(int, tokens)
-    source_unknown, target_unknown = map(int, unknown)
     meta = Meta(
         vocabulary_hash=vocabulary_hash,
         vocab_size=vocab_size,
         source=source,
         target=target,
         pairs=pairs,
-        source_tokens=source_tokens,
-        target_tokens=target_tokens,
+        source_tokens=int(tokens[0]),
+        target_tokens=int(tokens[1]),
         dropped_too_long=dropped,
-        source_unknown=source_unknown,
-        target_unknown=target_unknown,
+        source_unknown=int(unknown[0]),
+        target_unknown=int(unknown[1]),
         shards=shards,
         files=files,
         parts=[*numbers],
