@@ -27,8 +27,7 @@ SHARDS = STATE / "scored"  # Finished scores.
 def run(params: Params) -> str:
     """Write data/clean."""
     with new_directory(CLEAN) as folder:
-        scored = params.clean.score_by or params.clean.scorers
-        report = cleaned_by_models(params, folder) if scored else cleaned(params, folder)
+        report = cleaned_by_models(params, folder) if params.clean.score_by or params.clean.scorers else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
     left, weighted = report.pairs_out - report.by_weights, f"; {report.pairs_out:,} with their weights" if report.by_weights else ""
     counts = f"counts in {CLEAN / CLEANING_REPORT}"

@@ -45,5 +45,4 @@ def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) 
     Sentences that are exactly right show nothing, and are not chosen.
     """
     ranking = sorted((index for index, is_right in enumerate(right) if not is_right), key=lambda index: -scores[index])
-    places = np.linspace(0, len(ranking) - 1, min(count, len(ranking))).round().astype(int)
-    return [ranking[place] for place in places]
+    return [ranking[place] for place in np.linspace(0, len(ranking) - 1, min(count, len(ranking))).round().astype(int)]

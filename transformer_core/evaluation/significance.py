@@ -86,5 +86,4 @@ def scores_of(metric: Metric) -> ScoreOf:
 def _resampled_scores(scores: ScoreOf, statistics: Counts) -> NDArray[np.float64]:
     """Return the score of each resample, (resamples,); the same resamples for all statistics of one number of lines."""
     random, lines = np.random.default_rng(SEED), len(statistics)
-    sums = (statistics[random.choice(lines, size=lines)].sum(0) for _ in range(RESAMPLES))
-    return scores(np.stack(list(sums)))
+    return scores(np.stack([statistics[random.choice(lines, size=lines)].sum(0) for _ in range(RESAMPLES)]))
