@@ -13,7 +13,6 @@ from transformer_core.files import discard, flush_or_discard, prepare_streams
 
 _EPILOG = """train: transformer-core recipe NAME, then dvc repro
 more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .tracking (docs/commands.md)"""
-_BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
 class _Version(argparse.Action):
@@ -26,12 +25,10 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help."""
-    of_process = arguments is None
-    arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
         with machine_errors("transformer-core", "Lower the option --batch-tokens, or use a machine with more."):
-            chosen = _parser().parse_args(arguments or ["--help"])
+            chosen = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
             code: int = chosen.run(chosen)
             sys.stdout.flush()
     except UserError as error:
@@ -40,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("transformer-core: interrupted", file=sys.stderr, flush=True)
-        if of_process:  # At once: CTranslate2's destructor would first translate all batches that were begun.
+        if arguments is None:  # At once: CTranslate2's destructor would first translate all batches that were begun.
             flush_or_discard(sys.stdout)
             os._exit(ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         discard(sys.stdout)
-        return _BROKEN_PIPE
+        return 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
     return code
 
 
