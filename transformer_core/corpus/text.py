@@ -143,8 +143,7 @@ def decode_line(line: bytes, path: Path, number: int | str, remedy: str = "Re-en
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8")) + 1
-        fault = f"not valid UTF-8 (byte 0x{line[error.start]:02x} at column {column})"
-        raise UserError(f"{path}:{number}: {fault}", remedy) from None
+        raise UserError(f"{path}:{number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at column {column})", remedy) from None
 
 
 def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Path, target_path: Path) -> Iterator[Pair[AnyStr]]:
