@@ -79,8 +79,7 @@ def test_a_further_test_set_is_scored_without_a_training(clone: Clone) -> None:
     with (clone.root / "corpora/tiny.yaml").open("a", encoding="utf-8") as entry:
         entry.write("  test_late: [{files: {en: {path: tiny/more.en}, de: {path: tiny/more.de}}}]\n")
     try:
-        output = clone.run("dvc", "repro", "evaluate")
-        ran = re.findall("Running stage '(.*)'", output)
+        ran = re.findall("Running stage '(.*)'", clone.run("dvc", "repro", "evaluate"))
         assert ran == ["download", "clean", "bpe", "binarize", "decode", "evaluate"]
         assert read_json(clone.root / "results/scores.json")["tests"]["test_late"]["lines"] == 10
     finally:

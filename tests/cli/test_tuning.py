@@ -36,8 +36,7 @@ def test_a_model_is_tuned_on_another_domain_with_old_pairs_and_both_test_sets(pl
     assert entry.tests["test_first"][0].files == load_entry(place / "corpora/first.yaml").splits.test[0].files  # type: ignore[index]
     assert (params.train.init_from, params.bpe.init_from, params.bpe.vocab_size) == ("other", "other", VOCAB)
     assert [stage.weights for stage in params.train.mix or ()] == [{"new": 1, "old": 1}]
-    size = read_config(place / "pretrained/other/config.json").model
-    assert resolve(params.model).effective() == size.effective()
+    assert resolve(params.model).effective() == read_config(place / "pretrained/other/config.json").model.effective()
     assert (params.model.dropout, params.train.updates, params.train.learning_rate_factor) == (0.1, 200, 0.1)
     assert not params.bpe.byte_fallback
     written = (place / "corpora/other.yaml").read_bytes()
@@ -82,7 +81,7 @@ def test_a_parser_is_refused_and_no_folder_but_a_model_is_replaced(place: Path, 
     write_drawn(place / "models/parser", target="tree")
     shutil.copytree(place / "models/parser", place / "pretrained/first/forward")
     assert "writes a tree, no translation" in call(*tune, "models/parser").refusal()[1]
-    assert "pretrained/first: exists, and is no model" in call("data", "tune", "first", "--from", "models/averaged").refusal()[1]
+    assert "pretrained/first: exists, and is no model" in call("data", "tune", "first", "--force", "--from", "models/averaged").refusal()[1]
     assert ((place / "pretrained/first/forward/config.json").exists(), (place / "params.yaml").read_bytes()) == (True, before)
 
 

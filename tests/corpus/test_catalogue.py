@@ -51,8 +51,7 @@ def test_the_packaged_entries_are_valid_and_those_of_the_recipes() -> None:
 @pytest.mark.parametrize("name", ["icon", "tatoeba"])
 def test_a_bundled_corpus_is_small_and_has_its_licence_and_origin_beside_it(name: str) -> None:
     found = find_entry(name)
-    size = sum(path.stat().st_size for path in (PACKAGED_ENTRIES / name).iterdir())
-    assert size < 1_500_000
+    assert sum(path.stat().st_size for path in (PACKAGED_ENTRIES / name).iterdir()) < 1_500_000
     assert found.entry.licence
     for text in ("LICENSE", "README.md"):
         # CC BY-SA 4.0 calls itself Attribution-ShareAlike 4.0 in its own text.

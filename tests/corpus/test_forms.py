@@ -256,8 +256,7 @@ def test_a_region_is_no_part_of_the_language_and_a_column_selects_a_regional_for
     body = "".join(f"<tu>{unit}</tu>".replace("NUMBER", str(number)) for number in range(9))
     tmx = f"<tmx><body>{body}</body></tmx>".encode()
     for settings, first in (({}, b"pt-PT"), ({"target": "pt_BR"}, b"pt-BR")):
-        entry = load_entry(entry_of({"t.tmx": tmx}, target_language="pt_BR", **settings))
-        assert entry.languages == ["en", "pt"]
+        assert load_entry(entry_of({"t.tmx": tmx}, target_language="pt_BR", **settings)).languages == ["en", "pt"]
         assert next(read_raw_lines(Path("corpora/t.valid.pt"))).startswith(first)
 
 

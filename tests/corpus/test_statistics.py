@@ -29,8 +29,7 @@ def test_the_pairs_that_cleaning_will_drop_are_counted_by_rule() -> None:
     ids=["same", "a little longer", "other words", "much longer"],
 )
 def test_a_split_of_another_domain_than_train_is_named(valid: list[Pair[str]], other: bool) -> None:
-    said = [line for line in describe(text(1000, 1), {"valid": valid}) if "another domain" in line]
-    assert len(said) == other
+    assert len([line for line in describe(text(1000, 1), {"valid": valid}) if "another domain" in line]) == other
 
 
 def test_text_without_spaces_is_counted_by_its_characters() -> None:

@@ -90,8 +90,7 @@ class WordsOnly(Transformer):
 def learnt(updates: int) -> WordsOnly:
     """A small model after some updates on made-up pairs: its outputs end, depend on the source, and have close rivals of other lengths."""
     torch.manual_seed(1)
-    size = TransformerSize(layers=2, d_model=32, d_ff=64, heads=4, d_k=8, d_v=8, dropout=0.0)
-    model = WordsOnly(size, VOCAB)
+    model = WordsOnly(TransformerSize(layers=2, d_model=32, d_ff=64, heads=4, d_k=8, d_v=8, dropout=0.0), VOCAB)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for update in range(updates):
         sources, targets = map(padded, zip(*made_up_pairs(16, seed=update), strict=True))

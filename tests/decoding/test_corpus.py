@@ -60,8 +60,7 @@ def test_shards_of_changed_text_and_damaged_ones_are_made_again(tmp_path: Path, 
     first = translated(tmp_path, teacher)
     counted = Mock(wraps=engine.translated)
     monkeypatch.setattr(corpus, "translated", counted)
-    changed = [Pair(b"the cat", b""), *PAIRS[1:]]
-    assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
+    assert translated(tmp_path, teacher, pairs=[Pair(b"the cat", b""), *PAIRS[1:]])[1:] == first[1:]
     assert [len(chunk.sources) for call in counted.call_args_list for chunk in call.args[1]] == [6]
     damages = (lambda text: text.split(b"\n", 1)[1], lambda text: text.replace(b"e", b"o", 1), lambda text: text[:-9], lambda _: b"")
     for path, damage in zip(sorted(tmp_path.iterdir()), itertools.cycle(damages), strict=False):

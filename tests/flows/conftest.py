@@ -44,8 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
     """The loopback address of a Prefect server of its own, in the environment of what tests start too."""
-    folder = tmp_path_factory.mktemp("prefect")
-    server = PrefectServer(folder)
+    server = PrefectServer(tmp_path_factory.mktemp("prefect"))
     here = {**server.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
     here["PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS"] = "5"
     with pytest.MonkeyPatch.context() as patch, closing(server):

@@ -70,20 +70,17 @@ def test_the_time_that_is_left_is_at_the_speed_of_this_process(monkeypatch: pyte
 
 def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> None:
     for _ in range(2):
-        begun = recorder()
-        begun.on_update(record(20))
+        recorder().on_update(record(20))
     assert updates() == [20]
 
 
 def test_validation_scores_are_in_a_table_with_the_columns_of_the_version_that_began_it() -> None:
-    begun = recorder()
-    begun.on_validation(50, 12.0, SCORES)
+    recorder().on_validation(50, 12.0, SCORES)
     expected = "update,nll,perplexity,accuracy,source_gain,score,seconds\n50,2.0,7.389,0.5,1.25,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
     older = "update,nll,score,seconds\n50,2.0,31.4,12.0\n"
     Path("validation.csv").write_text(older)
-    resumed = recorder({"updates.csv": 0, "validation.csv": len(older), "skipped.csv": 0})
-    resumed.on_validation(100, 24.0, SCORES)
+    recorder({"updates.csv": 0, "validation.csv": len(older), "skipped.csv": 0}).on_validation(100, 24.0, SCORES)
     assert Path("validation.csv").read_text(encoding="utf-8") == f"{older}100,2.0,31.4,24.0\n"
 
 
@@ -112,6 +109,5 @@ def test_tables_that_were_not_copied_with_the_state_begin_anew() -> None:
     state = first.state()
     Path("updates.csv").write_text("update")
     Path("validation.csv").unlink()
-    second = recorder(state)
-    second.on_update(record(40))
+    recorder(state).on_update(record(40))
     assert updates() == [40]

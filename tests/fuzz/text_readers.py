@@ -223,8 +223,7 @@ _TRAINING_METRICS = json.dumps(_FIGURES_OF_TRAINING).encode()
 
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
-    params = recipes.load("tatoeba")
-    describe_training(RunRecord(id="f00d"), params)
+    describe_training(RunRecord(id="f00d"), recipes.load("tatoeba"))
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
     scoring_of(task_of(manifest["target"]))
     page_with(manifest=manifest)
@@ -234,10 +233,8 @@ def _read_scores(_: Path) -> None:
     from flows.scores import main
 
     assert main([]) in (0, 65, 69, 75, 78)  # It has printed its error; no other code is one.
-    done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
-    summarize(done, "", "", {})
-    figures = read_scores(SCORING.task)
-    card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
+    summarize({"evaluate": Outcome("evaluate", "ran", 0, 1.0)}, "", "", {})
+    card("m@champion", Decision("champion", "the first"), "a training", read_scores(SCORING.task), RAW_MANIFEST)
 
 
 READERS: dict[str, Reader] = {

@@ -291,8 +291,7 @@ def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split:
     with pytest.raises(Interrupted):
         trainer_of(build(), split, tmp_path, changed(precision="bf16"), stop_after=11).run()
     watcher = Watcher()
-    trainer = resumed(split, tmp_path, changed(precision="fp16"), watcher=watcher)
-    assert trainer.run().update == SETTINGS.updates
+    assert resumed(split, tmp_path, changed(precision="fp16"), watcher=watcher).run().update == SETTINGS.updates
     assert [record.skipped for record in watcher.records] == [0, 0]
 
 
