@@ -21,6 +21,7 @@ def test_the_pairs_that_cleaning_will_drop_are_counted_by_rule() -> None:
     assert "50 of 55 pairs looked at are left (1 empty, 1 copies, 1 also in valid or test, 2 duplicates); 6 and 6 words" in line
     assert "captions (part of Multi30k), 2,900 pairs, 11 words a sentence, each word 10.3 times: 20.9 BLEU" in nearest
     assert "a start from a model of another pair" in further
+    assert next(describe([Pair("copy", "copy")], {})).startswith("train: 0 of 1 pairs looked at are left (0 empty, 1 copies")
 
 
 @pytest.mark.parametrize(

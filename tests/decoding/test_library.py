@@ -56,6 +56,9 @@ def test_wrong_options_are_named(directory: Path) -> None:
             load(directory).translate(["x"], **options)
     with refused(78, "options: precision: must be"):
         load(directory, precision="float16").translate(["x"])  # type: ignore[arg-type]
+    for wrong, fault in ({"engine": "pytorch"}, "engine: must be auto, torch"), ({"device": "gpu"}, "device: must be cpu"):
+        with refused(78, fault):
+            load(directory, **wrong)
 
 
 def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:

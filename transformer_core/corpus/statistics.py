@@ -44,8 +44,11 @@ def describe(train: Iterable[Pair[str]], held_out: Mapping[str, Iterable[Pair[st
         dropped.append(f"{found[left.index].sum():,} {rule}")
         left = left[~found[left.index]]
     left = left.reset_index(drop=True)
-    words, lengths = [_words(left[side]) for side in left], _median_words(left)
     counted = f"{len(left):,} of {len(pairs):,} pairs looked at are left ({', '.join(dropped)})"
+    if left.empty:
+        yield f"train: {counted}"
+        return
+    words, lengths = [_words(left[side]) for side in left], _median_words(left)
     often = [len(side) / max(side.nunique(), 1) for side in words]
     varied = "{:.1f} and {:.1f}".format(*often)
     yield f"train: {counted}; {'{:g} and {:g}'.format(*lengths)} words a sentence (median), each word {varied} times"
