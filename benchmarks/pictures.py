@@ -8,7 +8,7 @@ from transformer_core.pictures.curves import line_figure
 from transformer_core.pictures.drawing import save
 
 RESULTS = Path(__file__).with_name("results")
-# A curve for each value of the first columns: the mean of the third over the rows with the same value of the second; and its label.
+# The columns of which each value has a curve, that of the x axis, that of the y axis (its mean where x is equal), the label of the y axis.
 PICTURES = {
     "layers": (["layer"], "n", "milliseconds", "CPU milliseconds"),
     "own-data": (["corpus", "settings"], "pairs", "valid", "BLEU of valid"),

@@ -130,7 +130,7 @@ def _compared(signature: str, comet: str | None, a: TestSet, b: TestSet) -> str:
 
 
 def chosen_runs(chosen: Namespace, client: "MlflowClient") -> list[str]:
-    """Return the runs that a command names: by themselves, by their sweep, and by their experiment. Raises `UserError` (78): none."""
+    """Return the runs that a command names: by themselves, a sweep and an experiment. Raises `UserError` (78): none, or no such."""
     names = list(chosen.runs)
     if chosen.sweep:
         file = Path("results/sweeps", chosen.sweep, "runs.txt")
@@ -219,15 +219,14 @@ def main(arguments: list[str] | None = None) -> int:
     uri = tracking_uri(params.machine)
     if chosen.page:
         return write_page(chosen, params, uri)
-    if named := chosen.sweep or chosen.experiment:
-        raise configuration_error(f"{named}: only a page compares all its runs", "Name the page with: --page FILE")
-    names = [*chosen.runs, "", ""]
+    if named := "--sweep" if chosen.sweep else "--experiment" if chosen.experiment else "":
+        raise configuration_error(f"{named}: only a page compares more than two", "Name it with: --page FILE")
     if len(chosen.runs) > 2:
         raise configuration_error(f"{len(chosen.runs)} runs: only two are compared here", "Write a page of them with: --page FILE")
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
-            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", names[0]), ("b", names[1])))
+            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in zip("ab", [*chosen.runs, "", ""], strict=False))
         shared = [(test, b.tests[references]) for references, test in a.tests.items() if references in b.tests]
         if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"

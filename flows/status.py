@@ -23,9 +23,7 @@ from transformer_core.files import WORKTREES, is_locked
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what runs in this repository and its worktrees, where and since when, what MLflow lacks, and the GPUs of this machine."""
     Parser(prog="python -m flows.status", description=main.__doc__).parse_args(arguments)
-    not_sent = filter(None, map(read_record, unsent(tracking_uri(load_params().machine))))
-    records_left = (f"{record.id}: {record.tags.get(NAME, '')}, {record.status.lower()}" for record in not_sent)
-    for title, lines in {"runs": running(), "trainings": trainings(), "not in MLflow": records_left, "GPUs": gpus()}.items():
+    for title, lines in {"runs": running(), "trainings": trainings(), "not in MLflow": not_sent(), "GPUs": gpus()}.items():
         print(f"{title}:", *([f"  {line}" for line in lines] or ["  none"]), sep="\n")
     return 0
 
@@ -62,6 +60,12 @@ def _last_update(table: Path) -> str:
     if len(rows) < 2:
         return ", no update recorded yet"
     return f", update {int(rows[-1].split(',')[0]):,} {time.time() - table.stat().st_mtime:,.0f} s ago"
+
+
+def not_sent() -> Iterator[str]:
+    """Yield the records that MLflow may lack."""
+    for record in filter(None, map(read_record, unsent(tracking_uri(load_params().machine)))):
+        yield f"{record.id}: {record.tags.get(NAME, '')}, {record.status.lower()}"
 
 
 def gpus() -> Iterator[str]:

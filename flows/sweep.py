@@ -7,7 +7,7 @@
 
 A row is trained with each combination of the settings, and has the means over its seeds. What has no result yet is trained in its own
 worktree, with the cache of this repository. The same command, started again while the first runs, trains the next rows side by side with
-it. The table is in a folder of results/sweeps named after the table and the settings, as CSV, markdown and pictures.
+it. The table is in a folder of results/sweeps named after the table, settings and options, as CSV, markdown and pictures.
 """
 
 import csv
@@ -82,7 +82,7 @@ class Sweep(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder of the table, named after its settings and options; characters that are awkward in a path become `_`."""
+        """The folder of the table, named after it, its settings and options; characters that are awkward in a path become `_`."""
         words = "-".join([self.about.name, *self.about.settings])
         name = re.sub(r"[^\w.,=-]", "_", words, flags=re.ASCII)[:_LONGEST_NAME]
         return TABLES / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
@@ -121,7 +121,7 @@ def plan(
         relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
         key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
         trials.append(Trial(row.name, document["train"]["seed"], document, key))
-    given = [*settings, *(f"{option}={value}" for option, value in options.items() if value)]
+    given = [*settings, *(f"--{option}={value}" for option, value in options.items() if value)]
     return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, given))
 
 
@@ -162,8 +162,8 @@ def _figures(trial: Trial) -> dict[str, Any]:
     """Return the figures of a training whose outputs are in the working directory.
 
     `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
-    on valid, per subword; `score` is the task's main score on test. `curve` has the score of each validation after the minutes of training
-    before it, `lengths` that of test for each group of sources after its least words.
+    on valid, per subword; `score` is the task's main score on test. `curve` has pairs of minutes of training and the score of a validation,
+    `lengths` pairs of the fewest words of a group of sources and its score on test.
     """
     from transformer_core.models.architectures import cost_of_training  # Here: torch takes seconds to load.
     from transformer_core.models.directory import CONFIG, read_config

@@ -111,7 +111,7 @@ def test_the_settings_are_those_of_the_schema() -> None:
     assert settings_table.with_tables(page) == page, "python -m tests.settings_table"
 
 
-def test_the_papers_table_2_is_that_of_the_file_that_sweeps_print() -> None:
+def test_the_papers_table_2_is_that_of_its_file() -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text_of("docs/paper.md").splitlines()]
     _, *published = csv.reader(text_of("benchmarks/results/table2-published.csv").splitlines())
     assert [row for row in cells if row in published] == published

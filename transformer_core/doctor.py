@@ -123,7 +123,7 @@ def _check_mlflow(root: Path) -> str | Warned:
     login = (os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     token = "" if any(login) else os.environ.get("MLFLOW_TRACKING_TOKEN")
     request: dict[str, Any] = {"auth": login if any(login) else None, "headers": {"Authorization": f"Bearer {token}"} if token else None}
-    remedy = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Training runs without MLflow; only stage publish needs it."
+    remedy = "Set MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN. Training runs without MLflow; only stage publish needs it."
     return _ask(address, "/api/2.0/mlflow/experiments/search", remedy, params={"max_results": 1}, **request)
 
 

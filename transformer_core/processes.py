@@ -60,7 +60,7 @@ def workers_for(text: Path) -> int:
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int | str) -> Iterator[Result]:
     """Yield the results of `map`, computed by other processes; with one worker, by this process.
 
-    Few tasks wait for a process, so memory is bounded. All is pickled. Processes of this machine end with this one, even if it is killed.
+    Few tasks wait for a process: memory is bounded. Function, tasks and results are pickled. Local processes end with this one.
 
     `workers` is their number, or where workers of Dask are, as `machine.scheduler` says it. Their number does not change the results, and
     the tasks of one that is lost run on another.

@@ -64,8 +64,7 @@ def settings(path: Path, model: Path, other: str | None = None, *, count_words: 
 
     The rate is a tenth of a first training's, and few pairs are seen about thirty times. Pairs of the entry `other` are mixed in.
 
-    Raises `UserError`: 65, this is no model directory; 78, the model has other languages, or writes trees; the place of its copy has
-    something else; or see `_mix_in`.
+    Raises `UserError`: 65, no model directory; 78, the model has other languages or writes trees, or its copy's place is taken; `_mix_in`.
     """
     entry = load_entry(path)
     config = read_config(model / CONFIG)

@@ -58,7 +58,7 @@ def train_and_report(
 ) -> None:
     """Train for warm-up, train again with the clock running, and write the report of this process into the folder.
 
-    `train` ends once all ranks have trained; it returns target tokens, with end tokens, without padding. `precision` is of matrix products.
+    `train` ends once all ranks have trained; it returns target tokens, with end tokens, without padding. Matrix products have `precision`.
     """
     train()
     began = now(device)

@@ -1,6 +1,6 @@
 """The exit codes of stages and commands: which are tried again, and which counts where processes fail together.
 
-docs/commands.md says what each means. Tries end with success or when patience is over; a training that saved a later state has it anew.
+docs/commands.md says what each means. Tries end with success or with patience; a training that has saved a later state has new patience.
 """
 
 import signal

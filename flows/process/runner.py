@@ -91,7 +91,7 @@ def run_stage(name: str, body: Callable[[], str], report_name: str = "") -> int:
     `body`; later signals are ignored during clean-up. A stage with a state to save (train) installs its own handlers in `body` and raises
     `Interrupted` after it has saved; they are not restored here.
 
-    At the end, `.state/exit/NAME.json` has {code, message, remedy}; `report_name` is another NAME. Before, and after SIGKILL, it is absent.
+    At the end, `.state/exit/NAME.json` has {code, message, remedy}; `report_name` is another NAME. It is absent before, and after SIGKILL.
     """
     report = exit_file(report_name or name)
     prepare_streams()

@@ -120,7 +120,7 @@ class Sender:
 def sync(uri: str, again: bool = False) -> None:
     """Send all records that have changed since they were sent to this server, or, `again`, all, compared with MLflow.
 
-    Raises `UserError`: 69 if MLflow is unavailable; else, after all others were sent, a record's first error: 78, refused; 65, damaged.
+    Raises `UserError`: 69 if MLflow is unavailable; else, once all others were sent, the first error of a record: 78, refused; 65, damaged.
     """
     # Parents first, so that they are made with their times: ids of trainings have no dash, and those of rows begin with their sweep's.
     chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))
@@ -164,7 +164,7 @@ def all_sent(identity: str, uri: str) -> bool:
 def background_sender(record: RunRecord, uri: str) -> Iterator[None]:
     """Send a record, and once the unsent others, from a thread while the block runs.
 
-    The block never waits for MLflow nor gets its errors. Its end waits at most `CLOSING_SECONDS` for last rows, and warns of those left.
+    The block neither waits for MLflow nor gets its errors. Its end waits at most `CLOSING_SECONDS` for last rows, and warns of those left.
     """
     trouble = "not sent in time"
 

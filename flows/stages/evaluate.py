@@ -19,7 +19,7 @@ from transformer_core.config import COMET, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
-from transformer_core.evaluation.bleu import tokenizer_of
+from transformer_core.evaluation.bleu import tokenizer_for, tokenizer_of
 from transformer_core.evaluation.examples import choose_examples, scores_by_length
 from transformer_core.evaluation.neural import with_comet
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
@@ -80,9 +80,10 @@ def gather(params: Params, scoring: Scoring) -> Report:
     for split, (outputs, expected) in sets.items() if params.parent else ():
         if split != "valid":  # Over the model that the training started from.
             before, _ = read_aligned(paths.DECODED / paths.START / f"{split}.hyp", paths.DECODED / f"{split}.hyp")
-            gains[split] = next(scoring.comparisons(before, outputs, expected))
+            wanted = params.evaluate.tokenize or tokenizer_for(paths.RAW / f"{split}.{target}", "") or tokenizer_of(target)
+            gains[split] = next(scoring_of(scoring.task, wanted).comparisons(before, outputs, expected))
     training = read_record(identity_of(model["training"]))  # None for a training that came from a cache.
-    # DVC's hashes of the outputs before, if it runs this stage: otherwise they may differ.
+    # DVC's hashes of the earlier stages' outputs, if it runs this stage: otherwise they may be others.
     locked = paths.locked_stages() if "DVC_STAGE" in os.environ else {}
     hashes = {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in locked.get(stage, {}).get("outs", [])}
     sentence_scores = scoring.sentence_scores(hypotheses, references)

@@ -96,8 +96,9 @@ def run(params: Params) -> str:
             client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
             settle(client, version, MAIN_TEST, decision, float(scores[task.key]), params.machine, link)
         for split, of_split in scores.get("tests", {}).items() if decided is None else ():
-            outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{manifest['target']}")
-            own = scoring_of(task, tokenizer_for(paths.RAW / f"{split}.{manifest['target']}", scores["signature"]))
+            of_set = paths.RAW / f"{split}.{manifest['target']}"
+            outputs, expected = read_aligned(paths.DECODED / f"{split}.hyp", of_set)
+            own = scoring_of(task, params.evaluate.tokenize or tokenizer_for(of_set, scores["signature"]))
             further = decide(client, version, own, outputs, expected, task.key, split)
             settle(client, version, split, further, float(of_split[task.key]), params.machine, link)
             for key, value in further.tags(split).items():

@@ -57,8 +57,8 @@ def scale_for(params: Params) -> int:
 def rows_of(name: str, scale: int) -> list[Row]:
     """Return the rows of a table of the paper with every width divided by `scale`, or the one row of a sweep of settings alone.
 
-    All are decoded by PyTorch: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in the paper, the
-    checkpoints of Table 3 are not averaged. Table 2 is the Transformer and all baselines, of the preset whose Transformer is as wide.
+    Those of tables are decoded by PyTorch in float32: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in
+    the paper, the checkpoints of Table 3 are not averaged. Table 2 has the Transformer and all baselines, of the preset with that width.
     """
     engine = {"decode.engine": "torch", "decode.precision": "float32"}
     if name == GRID:

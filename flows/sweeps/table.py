@@ -23,7 +23,7 @@ _PAPER = {
 
 
 class About(NamedTuple):
-    """The heading of a table: `scale` divides the paper's widths; `settings` are those of the sweep, as given."""
+    """The heading of a table: `scale` divides the paper's widths; `settings` are those of the sweep and its options, as given."""
 
     name: str
     recipe: str
@@ -77,7 +77,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
 
 
 def pictures(table: "pd.DataFrame", results: Sequence[dict[str, Any]]) -> "dict[str, Figure]":
-    """Draw the main score of each row, with its interval: on test, on a part of valid over the minutes, on test by words of the source."""
+    """Draw the main score: on test by row, with its interval; on a part of valid over the minutes; on test over the words of the source."""
     import pandas as pd
 
     score, rows = results[0]["score_name"], pd.DataFrame(list(results)).groupby("row", sort=False)
@@ -89,7 +89,7 @@ def pictures(table: "pd.DataFrame", results: Sequence[dict[str, Any]]) -> "dict[
     axes.set_xlabel(f"{score} test")
     drawn = {"score": bars}
     for name, measure, unit in (("curve", f"{score} valid, greedy", "minutes"), ("lengths", f"{score} test", "words of the source")):
-        # The mean over the seeds of each validation, which those that ended early lack, or of each group.
+        # Means over seeds: of each validation, which a training that ended early lacks, or of each group.
         points = {str(row): pd.concat(map(pd.DataFrame, of_seeds)).groupby(level=0).mean() for row, of_seeds in rows[name]}
         means = {row: of_row.set_index(0)[1] for row, of_row in points.items()}
         if figure := line_figure(means, measure, unit=unit):

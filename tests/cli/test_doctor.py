@@ -76,7 +76,7 @@ def test_a_folder_that_is_no_repository_is_a_problem(healthy: Path) -> None:
 
 
 class Service(Quiet):
-    """Answers the requests that need a login for whoever sends it, me:secret; below /broken nobody."""
+    """Answers the requests that need a login for whoever sends it, me:secret, or the token secret; below /broken nobody."""
 
     def answer(self) -> None:
         login = f"Basic {base64.b64encode(b'me:secret').decode()}"

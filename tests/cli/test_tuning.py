@@ -80,8 +80,10 @@ def test_a_parser_is_refused_and_no_folder_but_a_model_is_replaced(place: Path, 
     before, tune = (place / "params.yaml").read_bytes(), ("data", "tune", "icon", "--force", "--from")
     write_drawn(place / "models/parser", target="tree")
     shutil.copytree(place / "models/parser", place / "pretrained/first/forward")
-    assert "writes a tree, no translation" in call(*tune, "models/parser").refusal()[1]
-    assert "pretrained/first: exists, and is no model" in call("data", "tune", "first", "--force", "--from", "models/averaged").refusal()[1]
+    code, line = call(*tune, "models/parser").refusal()
+    assert (code, "writes a tree, no translation" in line) == (78, True)
+    code, line = call("data", "tune", "first", "--force", "--from", "models/averaged").refusal()
+    assert (code, "pretrained/first: exists, and is no model" in line) == (78, True)
     assert ((place / "pretrained/first/forward/config.json").exists(), (place / "params.yaml").read_bytes()) == (True, before)
 
 

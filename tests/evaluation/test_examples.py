@@ -13,7 +13,7 @@ def sizes_of(sources: list[str]) -> dict[str, int]:
 def test_buckets_of_length_end_after_every_fifth_word_and_at_fifty() -> None:
     lengths = [200, 51, 50, 46, 10, 6, 5, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
-    sources[-2] = f"<2de> {sources[-2]}"  # Tags are no words.
+    sources[-3] = f"<2de> {sources[-3]}"  # Tags are no words.
     assert sizes_of(sources) == {"0": 1, "1-5": 2, "6-10": 2, "46-50": 2, "51+": 2}
 
 

@@ -76,8 +76,8 @@ def test_the_language_of_a_code_is_its_first_part_and_a_setting_comes_first() ->
     assert [tokenizer_of(code) for code in ("de", "en", "cs", "tree", "th")] == [""] * 5
     assert [tokenizer_of(code) for code in ("zh-CN", "zho_Hans", "jpn", "ko_KR")] == ["zh", "zh", "ja-mecab", "ko-mecab"]
     assert [tokenizer_of(code, "char") for code in ("de", "ja")] == ["char", "char"]
-    files = ("test_en-zh-TW.targets", "test.targets", "test_new-zh.de")
-    assert [tokenizer_for(Path(file), "nrefs:1|tok:13a|smooth:exp") for file in files] == ["zh", "13a", "13a"]
+    files = ("test_en-zh-TW.targets", "test_my-news_en-ja.targets", "test_zh-TW-ja.targets", "test.targets", "test_new-zh.de")
+    assert [tokenizer_for(Path(file), "nrefs:1|tok:13a|smooth:exp") for file in files] == ["zh", "ja-mecab", "ja-mecab", "13a", "13a"]
     assert scoring_of(TRANSLATION) is SCORING
     assert scoring_of(task_of("tree"), "13a") is scoring_of(task_of("tree"))
 

@@ -198,7 +198,7 @@ def test_a_run_that_cannot_be_compared_is_one_line(compare: Compare) -> None:
     for run, code, line in REFUSED:
         assert compare("evaluation-1", *filter(None, [run]), code=code) == line
     assert compare("evaluation-1", "--experiment", "en-dee", "--page", "p.html", code=78).startswith("--experiment: MLflow has no 'en-dee'")
-    assert compare("evaluation-1", "--sweep", "table3", code=78).startswith("table3: only a page compares all its runs")
+    assert compare("evaluation-1", "--sweep", "table3", code=78).startswith("--sweep: only a page compares more than two")
 
 
 def test_a_server_of_mlflow_that_is_away_or_silent_is_asked_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:

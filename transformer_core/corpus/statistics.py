@@ -26,7 +26,7 @@ def describe(train: Iterable[Pair[str]], held_out: Mapping[str, Iterable[Pair[st
     """Yield lines on train and on each split beside it; numbers that belong together are those of source and target.
 
     The pairs that are left are those after the rules of cleaning that need no settings. A word is unseen if train lacks it; the share in
-    brackets is that of pairs taken out of train.
+    brackets is that of pairs taken out of train. If no pair is left, the first line is the only one.
     """
     import pandas as pd
 

@@ -137,7 +137,7 @@ def config_of(size: TransformerSize, vocab_size: int) -> dict[str, Any]:
 def export_model(source: Path, out: Path) -> None:
     """Write the model of a directory as a MarianMTModel with its MarianTokenizer, atomically; an earlier export is replaced.
 
-    Raises `UserError`: see `load_model` and `load_subword`; 78 if MarianMTModel cannot hold the model, or `out` is no earlier export.
+    Raises `UserError`: see `load_model` and `load_subword`; 78 if MarianMTModel cannot hold the model, or `out` has something else.
     """
     model, config = load_model(source)
     if reason := unsupported(config.model):

@@ -36,8 +36,8 @@ def tokenizer_in(signature: str) -> str:
 
 def tokenizer_for(references: Path, signature: str) -> str:
     """Return the tokeniser for a test set: that in the signature of the main one, but for one of several directions its language's."""
-    directed = references.suffix == f".{TARGETS}" and "-" in references.stem
-    return tokenizer_of(references.stem.partition("-")[2]) if directed else tokenizer_in(signature)
+    found = re.fullmatch(r".*_[a-z]{2,3}(?:[-_][A-Z]\w+?)*-(\w[\w-]*)", references.stem)
+    return tokenizer_of(found[1]) if found and references.suffix == f".{TARGETS}" else tokenizer_in(signature)
 
 
 def bleu_metric(references: Sequence[str], tokenizer: str = "") -> BLEU:

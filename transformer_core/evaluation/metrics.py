@@ -44,7 +44,7 @@ _METRICS: dict[Score, Callable[[Sequence[str], str], Metric]] = {
 
 
 def _metrics(deciding: Sequence[str], tokenizer: str, *texts: Sequence[str]) -> Iterator[tuple[Score, Metric]]:
-    """Yield the scores and their metrics for these references, TER only if no line of the texts has more than `MOST_TER_WORDS` words."""
+    """Yield the scores and their metrics for these references, TER only if no line of the texts is longer than `MOST_TER_WORDS`."""
     has_ter = all(length_in_words(line) <= MOST_TER_WORDS for lines in texts for line in lines)
     for score, metric in _METRICS.items():
         if score is not _TER or has_ter:

@@ -77,7 +77,7 @@ def line_chart(
 
 
 def line_figure(series: "Mapping[str, pd.Series[float]]", measure: str, logarithmic: bool = False, unit: str = "update") -> "Figure | None":
-    """Draw series of values, labelled by `measure`, over updates or words; None without a value to draw.
+    """Draw series of values, labelled by `measure`, over places that `unit` names; None without a value to draw.
 
     Each has a colour and dashes of its own; the legend is below the axes. A linear axis starts at 0, or below at the smallest value; a
     logarithmic one starts at the smallest value. Values that cannot be drawn (not finite, or not above 0 on a logarithmic scale) are left

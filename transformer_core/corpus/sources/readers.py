@@ -135,7 +135,7 @@ class SourceReader:
 
 
 def tree_files(found: FoundEntry, pattern: str) -> list[Path]:
-    """Return the files of an entry's source `trees`."""
+    """Return the files that the pattern of an entry's source `trees` names: beside the entry, or else in its folder."""
     for root in (found.path.parent, found.folder):
         names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  # `Path.glob` takes no absolute pattern.
         if files := sorted(path for path in map(root.joinpath, names) if path.is_file()):
