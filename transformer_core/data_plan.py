@@ -45,10 +45,7 @@ class DataPlan:
 
 
 def plan_data(params: Params) -> DataPlan:
-    """Plan `download.corpus` in the direction and with the sizes of `params`.
-
-    Raises `UserError` (78): the corpus is unknown or not in these languages.
-    """
+    """Plan `download.corpus` in the direction and sizes of `params`. Raises `UserError` (78): it is unknown, or not in these languages."""
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)

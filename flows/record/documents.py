@@ -43,10 +43,7 @@ _SCHEMAS: Mapping[Path, type[BaseModel]] = {MANIFEST: Manifest, CLEANING: Cleani
 
 
 def read_output(path: Path) -> dict[str, Any]:
-    """Return a JSON file of a stage, one of `_SCHEMAS`.
-
-    Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
-    """
+    """Return a JSON file of a stage, one of `_SCHEMAS`. Raises `UserError` (65): missing, not JSON, or a needed key is missing or wrong."""
     return _read(path, lambda _: _SCHEMAS[path])
 
 
@@ -86,10 +83,7 @@ def task_scored(scores: Mapping[str, Any]) -> Task:
 
 
 def read_scores(task: Task | None = None) -> dict[str, Any]:
-    """Return scores.json, of this task or else of the one whose main score it has.
-
-    Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
-    """
+    """Return scores.json, of this task or else of the one whose main score it has. Raises `UserError` (65), as `read_output`."""
     return _read(SCORES, lambda scores: _schema(task or task_scored(scores if isinstance(scores, dict) else {})))
 
 

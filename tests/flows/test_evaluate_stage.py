@@ -322,7 +322,6 @@ def test_trees_are_scored_by_their_brackets_and_shown(here: Path, capsys: pytest
     assert record.tags["mlflow.runName"].startswith("58.82 F1, beam 4")
     html = Path("results/report.html").read_text(encoding="utf-8")
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP.
-    shown = re.findall(r"<dt>The model.*?</dt><dd>(.*?)</dd>", html)
-    assert [tree.count("(VP") for tree in shown] == [0, 1]
+    assert [tree.count("(VP") for tree in re.findall(r"<dt>The model.*?</dt><dd>(.*?)</dd>", html)] == [0, 1]
     sentences = Path("results/sentences.html").read_text(encoding="utf-8")
     assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)

@@ -61,15 +61,11 @@ BY_HAND = [
 ]
 
 
-def gold_of(other: str) -> str:
-    """Return the sample's gold tree, over the words of the other tree."""
-    return THIS if ":" not in other else f"{THIS[:-1]} (: *))"
-
-
 def test_totals_are_those_of_evalbs_published_sample() -> None:
     """Its 17 valid sentences: the 16 pairs above and the long one; recall 87.76, precision 90.53, complete match 52.94."""
     others = [*(other for other, _ in EVALB_SAMPLE), LONG]
-    outputs, golds = [linearised(read_tree(tree)) for tree in others], [*map(gold_of, others[:-1]), LONG]
+    golds = [*(f"{THIS[:-1]} (: *))" if ":" in other else THIS for other in others[:-1]), LONG]  # Over the words of the other tree.
+    outputs = [linearised(read_tree(tree)) for tree in others]
     counted = [(matched, gold, found) for gold, found, matched, *_ in bracket_counts(outputs, golds).tolist()]
     assert counted[:-1] == [counts for _, counts in EVALB_SAMPLE]
     scores = score(outputs, golds)
@@ -111,8 +107,7 @@ def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> No
     assert compared.significant
     same = next(SCORING.comparisons(right, right, golds))
     assert (same.difference, same.p_value) == (0, 1)
-    one_off = [wrong[0], *right[1:]]
-    assert not next(SCORING.comparisons(one_off, right, golds)).significant
+    assert not next(SCORING.comparisons([wrong[0], *right[1:]], right, golds)).significant
 
 
 BARKS = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"

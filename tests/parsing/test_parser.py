@@ -32,8 +32,8 @@ def parser() -> Parser:
 
 def plain(parser: Parser) -> Transformer:
     model = Transformer(SIZE, len(PIECES)).double().eval()
-    own = ("begins", "kinds", "of_stack.weight")
-    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name not in own})
+    shared = model.state_dict().keys()
+    model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name in shared})
     return model
 
 
@@ -43,12 +43,21 @@ def encoded(model: Transformer, source: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding(parser: Parser) -> None:
+    for weight in parser.recurrent.parameters():
+        weight.zero_()
     model = plain(parser)
     found, mask = parser.encode(SOURCE, SOURCE > 0)
     assert mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
     assert torch.allclose(found[1:, :3], encoded(model, torch.tensor([[4, 9, 3]])), rtol=0, atol=1e-13)
     model.embedding.weight[9] += model.embedding.weight[[6, 17]].sum(dim=0)
     assert torch.allclose(found[:1], encoded(model, torch.tensor([[4, 9, 8, 21, 3]])), rtol=0, atol=1e-13)
+
+
+@torch.no_grad()
+def test_the_states_of_both_directions_are_added_to_each_word_whatever_the_padding(parser: Parser) -> None:
+    words = parser.embedding(torch.tensor([[4, 9, 3]]))
+    found = parser.encode_embedded(words + parser.recurrent(words)[0], torch.ones(1, 3, dtype=torch.bool))[0]
+    assert torch.allclose(parser.encode(SOURCE, SOURCE > 0)[0][1:, :3], found, rtol=0, atol=1e-13)
 
 
 # Targets in both orders, and by hand what the decoder reads at each: the next word, the first word of the innermost constituent, that of
