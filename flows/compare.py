@@ -170,13 +170,12 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             found = [fetch(client, name, Path(folder) / str(number)) for number, name in enumerate(chosen_runs(chosen, client))]
             runs = [_on_page(number, run, client, uri) for number, run in enumerate(found, start=1)]
             unfinished = _unfinished(chosen, client)
-        tests = []
+        tests, signature = [], found[0].settings.get("signature", "")
         for references, first in found[0].tests.items():
             right, source = read_aligned(first.references, first.sources)
             shared = [(run, own.tests[references]) for run, own in zip(runs, found, strict=True) if references in own.tests]
             texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
-            tokenizer = tokenizer_for(first.references, found[0].settings.get("signature", ""))
-            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer)
+            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_for(first.references, signature))
             tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
     price = params.machine.price_per_hour and params.machine.price_per_hour * params.machine.nodes("train")
     write_text(chosen.page, runs_page.render(runs, tests, unfinished, price))

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_core.corpus.text import length_in_words, without_tags
-from transformer_core.evaluation.scoring import Scoring
-from transformer_core.tasks import TAG
+from transformer_core.corpus.text import length_in_words
+from transformer_core.evaluation.scoring import Scoring, untagged
 
 BUCKET_WORDS = 5
 LAST_BUCKET = 51
@@ -28,7 +27,7 @@ def scores_by_length(scoring: Scoring, sources: Sequence[str], outputs: Sequence
     """
     import pandas as pd
 
-    lengths = pd.Series([length_in_words(without_tags(source, TAG.fullmatch)) for source in sources], dtype=int)
+    lengths = pd.Series(list(map(length_in_words, untagged(sources))), dtype=int)
     ends = range(0, LAST_BUCKET, BUCKET_WORDS)
     labels = ["0", *(f"{end + 1}-{end + BUCKET_WORDS}" for end in ends[:-1]), f"{LAST_BUCKET}+"]
     buckets = pd.cut(lengths, [-1, *ends, np.inf], labels=labels)

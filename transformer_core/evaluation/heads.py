@@ -67,11 +67,9 @@ def count_heads(sentences: Sequence[Pronoun], each: Iterable[AttentionMaps]) -> 
     for wanted, maps in zip(sentences, each, strict=True):
         if "encoder" not in maps.weights:
             raise configuration_error("this model has no self-attention in its encoder")
-        marks = [not piece.strip(SPACE_MARK).isalnum() for piece in maps.source]  # A word ends before a mark, and begins after one.
-        begins = [
-            piece.startswith(SPACE_MARK) or mark or after for piece, mark, after in zip(maps.source, marks, [True, *marks], strict=False)
-        ]
-        word_of = np.cumsum(begins)
+        marks = np.array([not piece.strip(SPACE_MARK).isalnum() for piece in maps.source])  # A word ends before one, and begins after it.
+        begins = np.array([piece.startswith(SPACE_MARK) for piece in maps.source]) | marks
+        word_of = np.cumsum(begins | np.array([True, *marks[:-1]]))
         pieces = ["".join(np.array(maps.source)[word_of == word]).strip(SPACE_MARK) for word in word_of]
         if absent := [word for word in (wanted.pronoun, wanted.noun, wanted.other) if word not in pieces]:
             raise UserError(f"{wanted.sentence}: this model reads no word {absent[0]!r} there", "Change the sentence.")

@@ -14,15 +14,15 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core import config
 from transformer_core.corpus.sources.manifest import SYMBOL_ERRORS
-from transformer_core.corpus.text import length_in_words, lines_lack_spaces, normalise, with_single_spaces, without_tags
+from transformer_core.corpus.text import length_in_words, lines_lack_spaces, normalise, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import MOST_TER_WORDS, NORMALISED, as_outputs, bleu_metric, corpus_bleu, ter_metric, tokenizer_of
 from transformer_core.evaluation.error_rates import ERROR_RATES
 from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
-from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring
+from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring, untagged
 from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval, scores_of, statistics_of
 from transformer_core.evaluation.variety import variety
-from transformer_core.tasks import TAG, TARGETS, TRANSLATION
+from transformer_core.tasks import TARGETS, TRANSLATION
 
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
@@ -134,8 +134,7 @@ def score_sets(
         language = targets.pop() if len(targets) == 1 else str(manifest["target"])
         tokens = (deciding, tokenizer) if language == manifest["target"] else (None, tokenizer_of(language, tokenizer))
         found[split] = score(*of_set, language, named, *tokens)
-    untagged = [without_tags(source, TAG.fullmatch) for source in sources]
-    return found | {"test": replace(found["test"], shares=output_shares(untagged, outputs, deciding))}
+    return found | {"test": replace(found["test"], shares=output_shares(untagged(sources), outputs, deciding))}
 
 
 def sentence_chrf(outputs: Sequence[str], references: Sequence[str]) -> list[float]:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.corpus.text import without_tags
 from transformer_core.evaluation.metrics import COMET
-from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
+from transformer_core.evaluation.scoring import Comparison, Scores, Scoring, untagged
 from transformer_core.evaluation.significance import SEED, TRIALS, compared
 from transformer_core.external import Scorer
-from transformer_core.tasks import TAG
 
 
 @contextmanager
@@ -32,7 +30,7 @@ def with_comet(scoring: Scoring, command: str | None, setting: str, sources: Cal
     with Scorer(command, setting) as scorer:
 
         def percent(split: str, *texts: Sequence[str]) -> NDArray[np.float64]:
-            return 100 * np.array(scorer.scores([without_tags(source, TAG.fullmatch) for source in sources(split)], *texts))
+            return 100 * np.array(scorer.scores(untagged(sources(split)), *texts))
 
         def score_sets(
             sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], of_test: Sequence[str], manifest: Mapping[str, Any]

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from transformer_core.corpus.text import length_in_words, unit_of_length, without_tags
+from transformer_core.corpus.text import length_in_words, unit_of_length
 from transformer_core.evaluation.diagnosis import fit, unread_source
 from transformer_core.evaluation.examples import GroupScore
 from transformer_core.evaluation.pages import page
-from transformer_core.evaluation.scoring import Comparison, Scores, Scoring
+from transformer_core.evaluation.scoring import Comparison, Scores, Scoring, untagged
 from transformer_core.evaluation.variety import collapse, in_words
 from transformer_core.pictures.attention_maps import AttentionMaps, layer_pictures
 from transformer_core.pictures.curves import length_charts, training_charts
-from transformer_core.tasks import TAG, direction_of
+from transformer_core.tasks import direction_of
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,6 @@ def render(report: Report, scoring: Scoring) -> str:
 
 
 def render_sentences(report: Report, scoring: Scoring) -> str:
-    lengths = (length_in_words(without_tags(source, TAG.fullmatch)) for source in report.sources)
+    lengths = map(length_in_words, untagged(report.sources))
     rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, strict=True)
     return page("sentences.html", manifest=report.manifest, scoring=scoring, unit=unit_of_length(report.sources), rows=rows)

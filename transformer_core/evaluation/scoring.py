@@ -4,16 +4,16 @@ A task's module declares its scores once (`Task.scoring` names it). The keys of 
 report and the comparison of two systems follow from the declarations.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from transformer_core.corpus.text import read_lines, unequal_sides
+from transformer_core.corpus.text import read_lines, unequal_sides, without_tags
 from transformer_core.errors import UserError
-from transformer_core.tasks import Task
+from transformer_core.tasks import TAG, Task
 
 SIGNIFICANT = 0.05
 
@@ -111,6 +111,11 @@ def scoring_of(task: Task, tokenizer: str = "") -> Scoring:
         key: partial(getattr(found, key), tokenizer=tokenizer) for key in ("score_sets", "main_score", "comparisons")
     }
     return replace(found, **with_it) if tokenizer and found.has_tokens else found
+
+
+def untagged(sources: Iterable[str]) -> list[str]:
+    """Return source sentences without the tags of a model of several directions, which are no words of theirs."""
+    return [without_tags(source, TAG.fullmatch) for source in sources]
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:
