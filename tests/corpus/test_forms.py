@@ -139,7 +139,7 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
         ({"t.csv": b"\xef\xbb\xbf" + table(WITH_NAMES)}, {}),
         ({"t.csv": table(WITH_NAMES)}, {"source": "text_en", "target": "text_de"}),
         ({"t.csv": table(NUMBERED, delimiter=";")}, COLUMNS),
-        ({"t.csv": table(PAIRS, delimiter=";")}, {}),
+        ({"t.csv": b"sep=;\n" + table(PAIRS, delimiter=";")}, {}),
         ({"t.csv": table([("English", "German"), *PAIRS]).decode().encode("utf-16")}, {"source": "1", "target": "2"}),
     ],
     "JSON lines": [

@@ -43,7 +43,7 @@ def encoded(model: Transformer, source: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding(parser: Parser) -> None:
-    for weight in parser.recurrent.parameters():
+    for weight in parser.of_states.parameters():
         weight.zero_()
     model = plain(parser)
     found, mask = parser.encode(SOURCE, SOURCE > 0)
@@ -54,9 +54,9 @@ def test_a_word_is_one_position_with_the_sum_of_its_tokens_whatever_the_padding(
 
 
 @torch.no_grad()
-def test_the_states_of_both_directions_are_added_to_each_word_whatever_the_padding(parser: Parser) -> None:
+def test_a_map_of_the_states_of_both_directions_is_added_to_each_word_whatever_the_padding(parser: Parser) -> None:
     words = parser.embedding(torch.tensor([[4, 9, 3]]))
-    found = parser.encode_embedded(words + parser.recurrent(words)[0], torch.ones(1, 3, dtype=torch.bool))[0]
+    found = parser.encode_embedded(words + parser.of_states(parser.recurrent(words)[0]), torch.ones(1, 3, dtype=torch.bool))[0]
     assert torch.allclose(parser.encode(SOURCE, SOURCE > 0)[0][1:, :3], found, rtol=0, atol=1e-13)
 
 

@@ -35,8 +35,9 @@ class ParserState(TransformerState):
 class Parser(Transformer):
     """A Transformer that reads and writes words.
 
-    The embedding of a source word is the sum of its tokens' embeddings. To these the states of a bidirectional LSTM of two layers over them
-    are added, below the encoder's layers (a cascaded encoder, Chen et al. 2018): few trees teach it sooner what a word's neighbours mean.
+    The embedding of a source word is the sum of its tokens' embeddings. To these a linear map of the states of a bidirectional LSTM of two
+    layers over them is added, below the encoder's layers (a cascaded encoder, Chen et al. 2018): few trees teach it sooner what a word's
+    neighbours mean.
 
     To the embedding of each target token the encoder's output of the
     first word that is not written yet is added, after the last word that of the end token (deterministic attention, Liu et al. 2018), and a
@@ -51,7 +52,8 @@ class Parser(Transformer):
         super().__init__(size, vocab_size)
         self.register_buffer("begins", torch.ones(vocab_size))
         self.register_buffer("kinds", torch.zeros(vocab_size))
-        self.recurrent = nn.LSTM(size.d_model, size.d_model // 2, 2, batch_first=True, bidirectional=True, dropout=size.dropout)
+        self.recurrent = nn.LSTM(size.d_model, size.d_model, 2, batch_first=True, bidirectional=True, dropout=size.dropout)
+        self.of_states = nn.Linear(2 * size.d_model, size.d_model)
         self.of_stack = nn.Linear(4 * size.d_model, size.d_model, bias=False)
 
     def read_vocabulary(self, pieces: Sequence[str]) -> None:
@@ -70,7 +72,7 @@ class Parser(Transformer):
         with torch.autocast(source.device.type, enabled=False):  # CPUs have recurrent kernels for float32.
             packed = pack_padded_sequence(self.dropout(sums), count[:, 0].cpu(), batch_first=True, enforce_sorted=False)
             states, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
-        return self.encode_embedded(sums + states, torch.arange(sums.shape[1], device=source.device) < count)
+        return self.encode_embedded(sums + self.of_states(self.dropout(states)), torch.arange(sums.shape[1], device=source.device) < count)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory, mask = self.encode(source, source_mask)

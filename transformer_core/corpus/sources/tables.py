@@ -161,6 +161,8 @@ def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with open_text(path) as text:
             for number, cells in enumerate(filter(None, csv.reader(text, delimiter=delimiter, strict=True)), start=1):
+                if number == 1 and cells[0] == "sep=":
+                    continue  # For Excel: the delimiter.
                 width = width or len(cells)
                 if len(cells) != width:
                     fault = f"{path}:{number}: {len(cells)} columns, where the first row has {width}"
@@ -168,7 +170,7 @@ def _delimited(path: Path) -> Iterator[tuple[int, list[str]]]:
                     raise UserError(fault, remedy)
                 yield number, cells
     except csv.Error as error:
-        raise UserError(f"{path}:{number + 1}: not valid CSV ({error})", "Double each quote inside a quoted cell.") from None
+        raise UserError(f"{path}:{number + 1}: not valid CSV ({error})", "Double each quote in a cell, quote its line breaks.") from None
 
 
 def _regularity(lines: list[str], delimiter: str) -> int:
