@@ -49,19 +49,6 @@ def test_an_epoch_holds_each_pair_once_within_the_budgets_of_both_sides(lengths:
             assert len(batch) * max(max(lengths[int(n)]) for n in batch) <= 60
 
 
-@given(LENGTHS, st.integers(0, 30))
-def test_going_on_from_a_cursor_is_going_on(lengths: list[tuple[int, int]], stop: int) -> None:
-    straight = plan_of(lengths).updates_from(Cursor(0, 0))
-    cursor = Cursor(0, 0)
-    for _ in range(stop):
-        _, cursor = next(straight)
-    resumed = plan_of(lengths).updates_from(cursor)
-    for _ in range(5):
-        (expected, after_one), (other, after_other) = next(straight), next(resumed)
-        assert after_one == after_other
-        assert all(np.array_equal(a, b) for a, b in zip(expected.microbatches, other.microbatches, strict=True))
-
-
 def test_epochs_differ_and_seeds_differ() -> None:
     lengths = [(1 + n % 9, 1 + n % 7) for n in range(300)]
     first, again, later, other = (numbers_of(plan_of(lengths, seed).epoch(epoch)) for seed, epoch in ((1, 0), (1, 0), (1, 1), (2, 0)))

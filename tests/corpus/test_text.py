@@ -2,7 +2,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transformer_core.corpus import text
@@ -13,18 +13,13 @@ from transformer_core.errors import UserError
 awkward = st.text(alphabet="\t\r\v\f\x00\x1c\x85\xa0\u2028\u2029\u200b\u200d\ufeff\u00ad\u2000\u0301\u0323eE aß\u212b")
 
 
+@example(["a\x85b\u2028c\r", "d\x1ce", "two"])
 @given(st.lists(awkward.map(lambda text: text.replace("\n", "")) | st.text().map(lambda text: text.replace("\n", ""))))
 def test_lines_are_read_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, written: list[str]) -> None:
     path = tmp_path_factory.mktemp("text") / "corpus.en"
     write_lines(path, written)
     assert list(read_lines(path)) == written
     assert path.read_bytes().count(b"\n") == len(written)
-
-
-def test_only_a_line_feed_ends_a_line_and_a_last_line_needs_none(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.en"
-    path.write_bytes("a\x85b\u2028c\r\nd\x1ce\ntwo".encode())
-    assert list(read_lines(path)) == ["a\x85b\u2028c\r", "d\x1ce", "two"]
 
 
 @pytest.mark.parametrize(("source", "target"), [("a\nb\nc\n", "x\n"), ("a\n", "x\ny\nz\n")])
