@@ -30,5 +30,8 @@ def load(
         chosen = torch.device(device) if device else None
     except RuntimeError:
         raise configuration_error(f"device: must be cpu, cuda or cuda:NUMBER, got {device!r}") from None
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if chosen and chosen.type != "cpu" and (chosen.type != "cuda" or (chosen.index or 0) >= usable):
+        raise configuration_error(f"device: {device} requested, {usable} GPUs here")
     paths = list(map(Path, directories))
     return LoadedModel(paths, read_config(paths[0] / CONFIG), engine, precision, chosen)

@@ -29,7 +29,7 @@ Answer = str | Scored | list[Scored]
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
 # The beginnings of errors in what a request asks for: its target language, glossary, and an engine that lacks something.
-_OF_REQUEST = ("to: ", "engine ", "glossary:")
+_OF_REQUEST = ("to: ", "engine ", "glossary:", "max_extra:")
 
 
 class RequestParams(Section, strict=False):
@@ -66,9 +66,8 @@ class ServedTranslator(PythonModel):
         """Read the model directory that was published as the artifact "model"."""
         self.directory = Path(context.artifacts["model"])
         config = read_config(self.directory / CONFIG)
-        self.usual = {} if config.decode is None else config.decode.model_dump(include={*RequestParams.model_fields})
-        if config.decode is not None:
-            self.usual["max_extra"] = min(config.decode.max_extra, MOST_EXTRA)
+        own, fields = config.decode, {*RequestParams.model_fields}
+        self.usual = own.model_dump(include=fields) | {"max_extra": min(own.max_extra, MOST_EXTRA)} if own else {}
         self.model = LoadedModel([self.directory], config, replicas=False)
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
@@ -102,7 +101,7 @@ class ServedTranslator(PythonModel):
                 raise Refused(f"params.{error}") from None
             if error.__context__ and is_out_of_memory(error.__context__):  # There may be enough later.
                 raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
-            own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
+            own = (params or {}).get("engine", "auto") == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # A GPU has failed.
             raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
         scored: list[list[Scored]] = [
             [{"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in ranked] for ranked in found

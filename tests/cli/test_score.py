@@ -1,5 +1,6 @@
 """transformer-core score and compare."""
 
+import gzip
 import json
 import math
 import os
@@ -108,6 +109,14 @@ def test_the_name_of_a_file_need_not_be_utf8(capsysbinary: pytest.CaptureFixture
     Path("a.hyp").rename(named)
     assert main(["compare", named, "b.hyp", "--ref", "ref.de"]) == 0
     assert capsysbinary.readouterr().out.startswith(b"A is \xff.hyp\nB is b.hyp\n")
+
+
+def test_the_language_of_packed_references_is_that_of_the_text(call: Call) -> None:
+    write("ref.zh", REFERENCES)
+    Path("ref.zh.gz").write_bytes(gzip.compress(Path("ref.zh").read_bytes()))
+    plain, packed = (call("compare", "a.hyp", "b.hyp", "--ref", name).out for name in ("ref.zh", "ref.zh.gz"))
+    assert packed == plain
+    assert "tok:zh" in plain
 
 
 def test_a_document_holds_the_same_and_tokenised_references_are_pointed_out(call: Call) -> None:

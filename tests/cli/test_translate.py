@@ -99,6 +99,9 @@ def test_files_are_translated_and_a_failed_run_leaves_its_lines(translate: Call,
     assert not (tmp_path / "out.part").exists()
     assert translate("--out", "other", stdin=b"th\xff\n").code == 65  # Without a finished line.
     assert not [*tmp_path.glob("other*")]
+    (tmp_path / "o.part").write_bytes(b"the dog\n")
+    assert translate("--out", "o", "o.part").refusal()[0] == 78
+    assert (tmp_path / "o.part").read_bytes() == b"the dog\n"
 
 
 def test_an_interrupt_leaves_the_finished_lines_beside_the_output(model: Path, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.on_disk import translations, write_drawn
+from tests.models.on_disk import TEXT, translations, write_drawn
 from tests.refusals import refused
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.glossary import Glossary, glossary_of
+from transformer_core.decoding.lines import LineReader
 from transformer_core.decoding.translator import Hypothesis, Translator
 
 SEARCH = Search(beam=3, max_extra=8)
@@ -59,6 +61,18 @@ def test_the_place_of_a_wanted_word_is_that_of_the_best_score(translator: Transl
 def test_a_model_in_lower_case_has_the_terms_in_lower_case(tmp_path: Path) -> None:
     translator = Translator.load(write_drawn(tmp_path / "drawn", lowercase=True), precision="float64")
     assert " haus " in f" {translated(translator, Glossary({'HOUSE': 'Haus'}), ['the house sees'])[0][0].text} "
+
+
+def test_terms_are_as_the_vocabulary_reads_and_writes_them_and_may_have_placeholders(tmp_path: Path) -> None:
+    text = [*TEXT, "'25'", *SYMBOLS]
+    directory = write_drawn(tmp_path / "drawn", seed=2, vocab_size=60, text=text, normalise=["quotes"], user_symbols=[*SYMBOLS])
+    translator = Translator.load(directory, precision="float64")
+    glossary = Glossary({"dog\u2019s cat": "Hund\u2019s Haus", "house 25": "Haus 25"})
+    line = LineReader(translator.subword, "en", 50).read("the dog\u2019s cat sees house 25")
+    (found,) = glossary.translate(translator, line.parts, SEARCH, 4096, strings=line.strings)
+    assert all(term in line.joined([found])[0].text for term in ("Hund's Haus", "Haus 25"))
+    with refused(65, "glossary: Łdź: the model has no Ł ź"):
+        translated(translator, Glossary({"dog": "Łdź", "cat": "Haus"}), ["the cat"])
 
 
 @pytest.mark.parametrize("line", ["bank", "bank\t", "\tUfer", "bank\tUfer\tRiver", ""])

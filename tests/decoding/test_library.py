@@ -1,14 +1,12 @@
 """`transformer_core.load`: translation in another program as the command translates, with the same choices."""
 
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.clone import ROOT
 from tests.decoding.parity import WordsOnly
-from tests.models.on_disk import translations, write_model
+from tests.models.on_disk import translations, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core import load
 from transformer_core.cli import main
@@ -56,13 +54,24 @@ def test_wrong_options_are_named(directory: Path) -> None:
             load(directory).translate(["x"], **options)
     with refused(78, "options: precision: must be"):
         load(directory, precision="float16").translate(["x"])  # type: ignore[arg-type]
-    for wrong, fault in ({"engine": "pytorch"}, "engine: must be auto, torch"), ({"device": "gpu"}, "device: must be cpu"):
+    for engine, device, fault in (
+        ("pytorch", None, "engine: must be auto, torch"),
+        (None, "gpu", "device: must be cpu"),
+        (None, "cuda:99", r"device: cuda:99 requested, \d+ GPUs here"),
+        (None, "meta", r"device: meta requested"),
+    ):
         with refused(78, fault):
-            load(directory, **wrong)
+            load(directory, engine=engine, device=device)  # type: ignore[arg-type]
 
 
-def test_one_text_is_no_list_of_lines_and_the_package_is_imported_without_torch(directory: Path) -> None:
+def test_a_precision_and_a_shortlist_that_were_not_asked_for_give_way(directory: Path, tmp_path: Path) -> None:
+    own = PAPER_SEARCH.model_copy(update={"engine": "torch", "precision": "bf16", "shortlist": True})
+    model = write_drawn(tmp_path / "model", decode=own)
+    assert load(model, directory).translate([""]) == [""]
+    own_and_asked = replace(load(model, engine="ctranslate2"), shortlist=False)
+    assert own_and_asked.prepared().wanted.precision == "float32"
+
+
+def test_one_text_is_no_list_of_lines(directory: Path) -> None:
     with pytest.raises(TypeError, match="one text; put it in a list"):
         load(directory).translate("the dog")
-    code = "import sys; from transformer_core import load; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

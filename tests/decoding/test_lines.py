@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.corpus.placeholders import SYMBOLS
-from transformer_core.corpus.text import normalise
+from transformer_core.corpus.text import Pair, normalise
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.lines import Line, LineReader, most_tokens
+from transformer_core.decoding.lines import Line, LineReader, encoded, most_tokens
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.models.directory import read_config
 
@@ -121,3 +121,6 @@ def test_strings_are_read_as_placeholders_and_put_back_in_each_part(tmp_path: Pa
     assert joined.text == "<b>h</b> {h} de 😀 "
     (long,) = reader.notes()
     assert "unknown" not in long
+    assert reader.read("a b").joined([[hypothesis("a⟦1⟧ b")]])[0].text == "a b"  # A symbol of no string.
+    masked = subword.encode("a ⟦1⟧ b ⟦2⟧"), subword.encode("b ⟦2⟧ {d}")
+    assert encoded(Pair("a {h} b <b>", "b <b> {d}"), subword) == masked != (subword.encode("a {h} b <b>"), subword.encode("b <b> {d}"))

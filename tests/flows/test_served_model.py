@@ -153,6 +153,7 @@ FAILURES: list[tuple[Exception, str, int, str]] = [
     (UNSUPPORTED, "torch", 400, "not supported"),
     (UNSUPPORTED, "ctranslate2", 400, "not supported"),
     (UNSUPPORTED, "auto", 500, "not supported"),
+    (UNSUPPORTED, "", 500, "not supported"),
 ]
 
 
@@ -164,7 +165,7 @@ def test_a_failure_is_the_servers_or_the_requests_and_says_whether_another_try_i
     for name in ("ctranslate2_engine.CTranslate2Engine.load", "translator.Translator.translate_tokens"):
         monkeypatch.setattr(f"transformer_core.decoding.{name}", Mock(side_effect=error))
     with pytest.raises(Refused) as caught:
-        predict(["A dog."], {"engine": engine})
+        predict(["A dog."], {"engine": engine} if engine else {})
     assert caught.value.get_http_status_code() == status
     assert said in caught.value.serialize_as_json()
     with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):

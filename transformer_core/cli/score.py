@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from transformer_core.cli.arguments import Commands, add_command, add_computing_arguments, chosen_device, positive_int
+from transformer_core.compressed import without_packing
 from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.tasks import Tokenizer, task_of
@@ -41,6 +42,7 @@ def run_score(arguments: argparse.Namespace) -> int:
 
     from transformer_core.config import MOST_INPUT
     from transformer_core.corpus.tokens.subword import EOS, printable
+    from transformer_core.decoding.lines import encoded
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import BATCH_TOKENS, check_length, load_for_decoding
     from transformer_core.training.loss import perplexity
@@ -55,7 +57,7 @@ def run_score(arguments: argparse.Namespace) -> int:
     most = arguments.max_input or MOST_INPUT
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
-        chunk = [(subword.encode(source), subword.of_target.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
+        chunk = [encoded(pair, subword) for pair in pairs[first : first + _PAIRS_AT_ONCE]]
         for line, pair in enumerate(chunk, start=first + 1):
             for tokens, path in zip(pair, files, strict=True):
                 check_length(tokens, model.most_positions, f"{path}:{line}")
@@ -90,7 +92,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.comet and not arguments.source:
         raise configuration_error("--comet: needs the source sentences", "Name their file with --source.")
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *filter(None, [arguments.source]))
-    language = arguments.ref.suffix[1:]
+    language = Path(without_packing(arguments.ref.name)).suffix[1:]
     scoring = scoring_of(task_of(language), tokenizer_of(language, arguments.tokenize))
     for warning in scoring.check_references(arguments.ref, references, True):
         print(warning, file=sys.stderr)

@@ -70,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
+        if read and arguments.out and read == arguments.out.with_name(f"{arguments.out.name}.part"):
+            raise configuration_error(f"--out: {read} is an input file and what {arguments.out} is until its end", "Name another file.")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)  # Also that of the engines.
     threads = torch.get_num_threads()  # Which CTranslate2 changes.

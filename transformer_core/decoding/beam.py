@@ -205,10 +205,7 @@ class _BeamSearch:
         return bool(self.length + 1 >= self._max_lengths.min()), self._prefix is not None and self.length < self._prefix.shape[1]
 
     def _forced(self) -> Tensor | None:
-        """Return the forced next token, (B,): the prefix's, or the end token at the maximum length; PAD for sentences without one.
-
-        None if no sentence has a forced token.
-        """
+        """Return the forced next token, (B,): the prefix's, the end token at the maximum length, else PAD; None if no sentence has one."""
         last, inside = self.forcing
         if not (last or inside):
             return None

@@ -153,12 +153,13 @@ class CTranslate2Engine:
 
     def _ranked(self, found: Any, search: Search, most: int) -> list[Finished]:
         """Return the best outputs of a result of CTranslate2, at most so many."""
-        penalties = [length_penalty(float(len(pieces)), search.alpha, search.penalty) for pieces in found.hypotheses]
-        outputs = list(zip(found.hypotheses, found.scores, penalties, strict=True))
-        if search.penalty == "power":
-            return [Finished(self._ids(pieces), score * penalty, score) for pieces, score, penalty in outputs[:most]]
-        outputs.sort(key=lambda output: output[1] / output[2], reverse=True)  # Here their scores are log-probabilities.
-        return [Finished(self._ids(pieces), score, score / penalty) for pieces, score, penalty in outputs[:most]]
+        outputs = []
+        for pieces, score in zip(found.hypotheses, found.scores, strict=True):
+            penalty = length_penalty(float(len(pieces)), search.alpha, search.penalty)
+            # For `wu` their scores are log-probabilities.
+            both = (score * penalty, score) if search.penalty == "power" else (score, score / penalty)
+            outputs.append(Finished(self._ids(pieces), *both))
+        return sorted(outputs, key=lambda output: output.score, reverse=True)[:most]
 
     def _ids(self, pieces: list[str]) -> list[int]:
         return [self.subword.ids[piece] for piece in pieces]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.decoding.lines import encoded
 from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding
@@ -15,7 +16,7 @@ from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_la
 from transformer_core.models.translation import TranslationModel
 
 FORWARD, BACKWARD = "forward", "backward"
-FORMAT = 1  # Part of a shard's name, as in decoding/corpus.py.
+FORMAT = 2  # Part of a shard's name, as in decoding/corpus.py.
 
 
 def dual_scores(folder: Path, shards: Shards, direction: tuple[str, str], pairs: Iterator[Pair[str]]) -> Iterator[float]:
@@ -47,7 +48,7 @@ def dual_scores(folder: Path, shards: Shards, direction: tuple[str, str], pairs:
 
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:
     """Return the cross-entropy of each target given its source, in nats a token, end token included; infinity if a side is too long."""
-    tokens = [(subword.encode(pair.source), subword.of_target.encode(pair.target)) for pair in pairs]
+    tokens = [encoded(pair, subword) for pair in pairs]
     most = min(MOST_SENTENCE_TOKENS, model.most_positions or MOST_SENTENCE_TOKENS)
     short = [number for number, sides in enumerate(tokens) if max(map(len, sides)) <= most]
     found = score_tokens(model, [tokens[number][0] for number in short], [tokens[number][1] for number in short], BATCH_TOKENS)

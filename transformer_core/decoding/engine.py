@@ -118,6 +118,7 @@ class SourceChunk(NamedTuple):
 
     sources: Sequence[TokenIds]
     prefixes: Sequence[Sequence[int]] | None = None
+    strings: Sequence[Sequence[str] | None] = ()  # See `strings_of`.
 
 
 def translated(
@@ -131,7 +132,7 @@ def translated(
 
     def begin(chunk: SourceChunk) -> Callable[[], list[list[Hypothesis]]]:
         if isinstance(engine, Translator) and wanted.glossary:
-            return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done)
+            return partial(wanted.glossary.translate, engine, chunk.sources, wanted.search, batch_tokens, done, chunk.strings)
         if isinstance(engine, Translator):
             return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
         threads, most = engine.translator.num_translators, batch_tokens

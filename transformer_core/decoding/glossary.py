@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
+from transformer_core.corpus.placeholders import masked, restored
 from transformer_core.corpus.text import is_unspaced, normalise
-from transformer_core.corpus.tokens.subword import TokenIds
+from transformer_core.corpus.tokens.subword import Subword, TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Done, Hypothesis, Translator
 from transformer_core.errors import UserError
@@ -32,20 +34,38 @@ class Glossary:
         groups = [match.lastindex for match in pattern.finditer(source)]
         return list(dict.fromkeys(self._translations[group - 1] for group in groups if group))
 
+    def as_read(self, subword: Subword) -> "Glossary":
+        """Return it as a vocabulary reads and writes its texts. Raises `UserError` (65): a text has a character that it lacks."""
+        read = dict[str, str]()
+        for term, translation in self._given.items():
+            for text, vocabulary in ((term, subword), (translation, subword.of_target)):
+                if unknown := vocabulary.unknown_characters(text):
+                    raise UserError(f"glossary: {text}: the model has no {' '.join(sorted(unknown))}", "Leave this line out.")
+            read[subword.decode(subword.encode(term))] = subword.decode(subword.of_target.encode(translation))
+        return Glossary(read)
+
     def translate(
-        self, translator: Translator, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Done = int
+        self,
+        translator: Translator,
+        sources: Sequence[TokenIds],
+        search: Search,
+        batch_tokens: int,
+        done: Done = int,
+        strings: Sequence[Sequence[str] | None] = (),
     ) -> list[list[Hypothesis]]:
         """Return the translations of each source as `Translator.translate_tokens`, those with the most wanted translations first.
+
+        `strings` are those for which placeholders stand in each source. Raises `UserError` (65): see `as_read`.
 
         If even the best lacks one, the search is made again for each place of it: with the beginning of a translation up to there, and
         then the wanted one. The scores choose the place.
         """
-        lower = {term.lower(): translation.lower() for term, translation in self._given.items()}
-        if translator.subword.lowercases and lower != self._given:
-            return Glossary(lower).translate(translator, sources, search, batch_tokens, done)
+        subword, wanted = translator.subword, dict[int, list[str]]()
+        read = self.as_read(subword)
         results = translator.translate_tokens(sources, search, batch_tokens, done=done)
-        subword = translator.subword
-        wanted = {number: terms for number, source in enumerate(sources) if (terms := self.wanted(subword.decode(source)))}
+        for number, (source, own) in enumerate(zip_longest(sources, strings)):
+            if terms := read.wanted(restored(subword.decode(source), own or ())):
+                wanted[number] = [masked(term, own or ()) for term in terms]
         for _ in range(max(map(len, wanted.values()), default=0)):
             tries = []
             for number, terms in wanted.items():

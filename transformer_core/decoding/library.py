@@ -7,11 +7,11 @@ from itertools import islice
 from logging import getLogger
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack, get_args
 
 import torch
 
-from transformer_core.config import PAPER_SEARCH, Decode, DecodingPrecision, EngineName, EngineOption, Penalty
+from transformer_core.config import PAPER_SEARCH, CTranslate2Precision, Decode, DecodingPrecision, EngineName, EngineOption, Penalty
 from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
@@ -94,14 +94,15 @@ class LoadedModel:
             prefixes=prefixes,
             scored=nbest != 0,
             longest=most_tokens(self.config, None, max_input) + chosen.max_extra,
-            shortlist=own.shortlist if self.shortlist is None else self.shortlist,
+            shortlist=own.shortlist and len(self.directories) == 1 if self.shortlist is None else self.shortlist,
             glossary=options.get("glossary"),
         )
         asked = self.engine or own.engine
         # What was not asked for gives way where it cannot do what is wanted.
         if self.engine is None and (self.precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
             asked = "auto"
-        if self.precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
+        unfit = asked == "ctranslate2" and wanted.precision not in get_args(CTranslate2Precision)
+        if self.precision is None and (unfit or (wanted.precision == "int8" and (asked == "torch" or wanted.missing()))):
             wanted = replace(wanted, precision="float32")
         choice = choose_engine(asked, wanted)
         engine = self._engine(choice.engine, wanted)
@@ -150,7 +151,8 @@ class Prepared(NamedTuple):
                 starts: list[list[int]] = []
                 for line, (_, beginning) in zip(begun[-1], chunk, strict=True):
                     starts += [self.engine.subword.of_target.encode(beginning)[:-1], *[[]] * (len(line.parts) - 1)]
-                yield SourceChunk([part for line in begun[-1] for part in line.parts], starts if self.wanted.prefixes else None)
+                strings = [own for line in begun[-1] for own in line.strings]
+                yield SourceChunk([part for line in begun[-1] for part in line.parts], starts if self.wanted.prefixes else None, strings)
 
         for results in translated(self.engine, chunks(), self.wanted, self.batch_tokens, ahead, done):
             parts = iter(results)

@@ -10,7 +10,7 @@ from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 30
 
 from transformer_core.config import MOST_INPUT
 from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
-from transformer_core.corpus.text import lacks_spaces, normalise
+from transformer_core.corpus.text import Pair, lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis, targets_of
 from transformer_core.errors import configuration_error
@@ -28,7 +28,7 @@ class Line:
 
     parts: list[TokenIds]  # Token ids with an end token.
     begins: list[bool]  # Whether the part begins a line of its own, after a line feed.
-    strings: list[list[str]]  # Those for which placeholders stand in the part.
+    strings: list[list[str] | None]  # Those of each part for which placeholders stand, see `strings_of`.
 
     def joined(self, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         """Return the translations of the line from those of its parts: the best ones together, then the second best, and so on.
@@ -71,7 +71,7 @@ class LineReader:
         tokens, strings = self._encoded(text)
         if UNK in tokens:
             self._unknown.add(self._read)
-            self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(self._marked(text)), strings))))
+            self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(self._marked(text)), strings or ()))))
         if len(tokens) - 1 <= self._most and "\n" not in text:
             return Line([tokens], [False], [strings])
         lines = [list(self._parts(normalise(line))) or [""] for line in text.split("\n")]
@@ -114,21 +114,27 @@ class LineReader:
     def _fits(self, text: str) -> bool:
         return len(self._encoded(text)[0]) - 1 <= self._most
 
-    def _encoded(self, text: str) -> tuple[TokenIds, list[str]]:
+    def _encoded(self, text: str) -> tuple[TokenIds, list[str] | None]:
         """Return the token ids of a text, and the strings for which it has placeholders."""
         text = self._marked(text)
         strings = strings_of(text, self._subword)
         return self._subword.encode(masked(normalise(text), strings) if strings else text), strings
 
 
-def strings_of(source: str, subword: Subword) -> list[str]:
-    """Return the strings of a source for which the vocabulary has placeholders; none if it has no placeholders."""
-    return strings_in(normalise(source), subword.symbols) if SYMBOLS[0] in subword.symbols else []
+def strings_of(source: str, subword: Subword) -> list[str] | None:
+    """Return the strings of a source for which placeholders stand; None if the vocabulary has none."""
+    return strings_in(normalise(source), subword.symbols) if SYMBOLS[0] in subword.symbols else None
 
 
-def with_strings(ranked: list[Hypothesis], strings: Sequence[str]) -> list[Hypothesis]:
-    """Return translations with these strings in the places of their placeholders."""
-    return [replace(one, made_of=restored(one.text, strings)) for one in ranked] if strings else ranked
+def with_strings(ranked: list[Hypothesis], strings: Sequence[str] | None) -> list[Hypothesis]:
+    """Return translations with these strings in the places of their placeholders, see `strings_of`."""
+    return ranked if strings is None else [replace(one, made_of=restored(one.text, strings)) for one in ranked]
+
+
+def encoded(pair: Pair[str], subword: Subword) -> tuple[list[int], list[int]]:
+    """Return the token ids of a source and of its translation, with placeholders for the strings of the source."""
+    strings = strings_of(pair.source, subword) or ()
+    return subword.encode(masked(normalise(pair.source), strings)), subword.of_target.encode(masked(normalise(pair.target), strings))
 
 
 def to_language(config: ModelConfig, subword: Subword, asked: str | None, option: str) -> Callable[[str], str]:
@@ -138,7 +144,7 @@ def to_language(config: ModelConfig, subword: Subword, asked: str | None, option
     """
     targets = targets_of(config, subword)
     if asked in ([*targets] if targets else [None, "", config.target]):
-        return (lambda text: f"{tag_of(str(asked))} {text}" if text.strip() else text) if targets else str
+        return (lambda text: f"{tag_of(str(asked))} {text}" if normalise(text) else text) if targets else str
     if not targets:
         raise configuration_error(f"{option}: the model translates to {config.target} alone, got {asked}", "Leave it out.")
     fault = f"{option}: the model translates to {', '.join(targets)}"

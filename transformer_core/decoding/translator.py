@@ -186,9 +186,8 @@ class Translator:
                 if finished:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
                 elif self.strict and self.constraint:
-                    raise configuration_error(
-                        f"max_extra: {search.max_extra} is too few for a tree, or its logits are not finite", "Raise it."
-                    )
+                    fault = f"max_extra: {search.max_extra} is too few for a tree, or its logits are not finite"
+                    raise configuration_error(fault, "Raise it.")
                 elif self.strict:
                     weights = self.model.output_weight.dtype
                     remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
@@ -229,10 +228,7 @@ def targets_of(config: ModelConfig, subword: Subword) -> list[str]:
 
 
 def load_subword(directory: Path, config: ModelConfig) -> Subword:
-    """Return the vocabulary of a model directory.
-
-    Raises `UserError` (65): the file is missing or damaged, or is not the vocabulary of config.json.
-    """
+    """Return the vocabulary of a model directory. Raises `UserError` (65): its file is missing or damaged, or not that of config.json."""
     subword = Subword.load(directory / SUBWORD, MODEL_FILES)
     if subword.hash != config.vocabulary.hash:
         fault = f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}"
