@@ -20,7 +20,7 @@ from flows.process.runner import reports_errors
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.errors import UserError
 from transformer_core.files import WORKTREES, is_locked, read_json
-from transformer_core.project import git
+from transformer_core.project import check_repository, git
 
 # An MD5 of a file or of a folder's listing in a file of DVC; not the beginning of a longer sum, such as git's.
 _SUM = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--days", metavar="N", type=positive_int, default=30, help="age from which something is old (default: 30)")
     parser.add_argument("--free", action="store_true", help="remove it")
     chosen = parser.parse_args(arguments)
+    check_repository(Path())
     before = time.time() - 86400 * chosen.days
     found = [one for one in (*states(), *worktrees(), *cached(before)) if newest(one.path) < before]
     sizes: dict[str, list[int]] = {}
@@ -84,7 +85,7 @@ def worktrees() -> Iterator[Old]:
 
 
 def cached(before: float) -> Iterator[Old]:
-    """Yield the objects in DVC's cache that nothing names: no commit or experiment, not the workspace, and no run of a stage since then."""
+    """Yield the objects in DVC's cache that nothing names: no commit, experiment, worktree or workspace, and no later run of a stage."""
     from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # It warns of each output whose sum is not in dvc.lock.
@@ -93,6 +94,7 @@ def cached(before: float) -> Iterator[Old]:
         # With `force` a folder whose listing is in no cache here, as in a new clone, needs nothing: without it its files are no folder.
         needed = {found.value for objects in repo.used_objs(force=True).values() for found in objects}
     files = [run.read_bytes() for run in runs if run.stat().st_mtime >= before]
+    files += [lock.read_bytes() for lock in WORKTREES.glob(f"*/{DVC_LOCK}")]  # Of runs that failed, or run.
     for sum_or_folder in {found.decode() for file in (*files, committed()) for found in _SUM.findall(file)}:
         needed.add(sum_or_folder)
         listing = folder / sum_or_folder[:2] / sum_or_folder[2:]

@@ -77,10 +77,7 @@ class Unfinished(NamedTuple):
 def compared(
     name: str, scoring: Scoring, texts: Sequence[tuple[Run, str, Sequence[str]]], right: Sequence[str], source: Sequence[str]
 ) -> TestSet:
-    """Compare the outputs of runs for a test set with those of the first, the base.
-
-    `texts` has each run that has the set, the name of the set in it, and its outputs.
-    """
+    """Compare outputs for a test set with those of the first run, the base; `texts` has each run, its name for the set, and its outputs."""
     base, rows = texts[0][2], []
     for run, split, outputs in texts:
         key = scoring.task.key if split == "test" else f"{split}/{scoring.task.key}"

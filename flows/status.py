@@ -21,9 +21,9 @@ from transformer_core.files import WORKTREES, is_locked
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what runs in this repository and its worktrees, where and since when, what MLflow lacks, and the GPUs of this machine."""
+    """Print what runs in this repository and its worktrees, where and since when, the GPUs of this machine, and what MLflow lacks."""
     Parser(prog="python -m flows.status", description=main.__doc__).parse_args(arguments)
-    for title, lines in {"runs": running(), "trainings": trainings(), "not in MLflow": not_sent(), "GPUs": gpus()}.items():
+    for title, lines in {"runs": running(), "trainings": trainings(), "GPUs": gpus(), "not in MLflow": not_sent()}.items():
         print(f"{title}:", *([f"  {line}" for line in lines] or ["  none"]), sep="\n")
     return 0
 

@@ -44,7 +44,8 @@ def test_a_command_that_fails_is_one_line_and_no_hang(command: str) -> None:
 
 def test_a_stop_is_answered_while_a_command_computes(tmp_path: Path) -> None:
     asked = time.monotonic() + 1
-    with Scorer(f"{write_checkpoint(tmp_path / 'metric.pt')} 600", "train.comet", lambda: time.monotonic() > asked) as scorer:
+    command = f"sh -c '{write_checkpoint(tmp_path / 'metric.pt')} 600; true'"  # The command has a child, which has its pipes.
+    with Scorer(command, "train.comet", lambda: time.monotonic() > asked) as scorer:
         assert scorer.scores(SOURCES, OUTPUTS, REFERENCES) == []
     assert time.monotonic() < asked + 30
 

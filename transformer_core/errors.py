@@ -161,6 +161,8 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
     """
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             if others := used_by_others(error):

@@ -10,6 +10,7 @@ import math
 import os
 import select
 import shlex
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class Scorer(AbstractContextManager["Scorer"]):
     def __exit__(self, *_: object) -> None:
         self._told.close()
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):  # Also what it has started, which has its pipes.
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
 
     def scores(self, *texts: Sequence[str]) -> list[float]:

@@ -7,6 +7,7 @@ after a kill, the process finds its job by name and follows it. Each node leaves
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -79,12 +80,9 @@ class Job(NamedTuple):
         self.file("submitted").touch()
 
     def outcome(self) -> dict[str, Any] | None:
-        """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any.
-
-        A node that loses another ends with 69.
-        """
+        """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any."""
         reports = [read_json(file) for file in self.reports()]
-        failed = [report for report in reports if report["code"]]
+        failed = [report for report in reports if report["code"]]  # A node that loses another ends with 69.
         return next((report for report in failed if report["code"] not in TRANSIENT), next(iter([*failed, *reports]), None))
 
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
@@ -92,7 +90,7 @@ class Job(NamedTuple):
 
         The times of `states`, those of its training, are those of its progress.
         """
-        if code not in TRANSIENT or self.file("stop").exists():
+        if code not in TRANSIENT or self.file("stop").exists() or not self.file("submitted").exists():  # Settings were changed meanwhile.
             return False
         last = max(file.stat().st_mtime for file in (self.file("submitted"), *states))
         return now - last < 3600 * self.machine.patience_hours
@@ -142,10 +140,7 @@ class Scheduler(ABC):
 
 
 def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
-    """Return the output of a scheduler's command, which reads a text.
-
-    Raises `UserError`: 69 if the scheduler is away, which its message tells by one of the words; 78 if it refuses.
-    """
+    """Return the output of a scheduler's command that reads a text. Raises `UserError`: 69 if its message has a word of `away`, else 78."""
     try:  # Without starters: a job outlives this process, perhaps on another machine.
         done = subprocess.run(command, input=text, env={**os.environ, STARTERS: ""}, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -224,7 +219,7 @@ def run_as_node(stage: str, folder: Path, log: Path, write: Callable[[str], None
     with (folder / log).open("a", encoding="utf-8") as file:
 
         def on_line(line: str) -> None:
-            print(f"{prefix}{line}", file=file, flush=True)
+            echo(f"{prefix}{line}", file)  # Goes on without it on a full disk.
             write(line)
 
         return run_child([sys.executable, "-m", "flows.stages", stage, "--here"], on_line, directory=folder)
@@ -242,4 +237,4 @@ class _Log:
             file.seek(self._read)
             for line in takewhile(lambda line: line.endswith(b"\n"), file):
                 self._read += len(line)
-                echo(line[:-1].decode(errors="replace").removeprefix("0: "), sys.stderr)
+                echo(re.sub("^0+: ", "", line[:-1].decode(errors="replace")), sys.stderr)

@@ -18,7 +18,7 @@ from transformer_core.errors import configuration_error
 from transformer_core.places import Kubernetes
 
 RETRIES = 10
-_AWAY = ("Unable to connect", "connection refused", "i/o timeout", "TLS handshake timeout", "etcdserver", "ServiceUnavailable")
+_AWAY = ("Unable to connect", "refused", "i/o timeout", "TLS handshake timeout", "etcdserver", "ServiceUnavailable")
 _kubectl = partial(ask, "Kubernetes", _AWAY, "kubectl")
 
 

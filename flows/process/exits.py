@@ -24,7 +24,7 @@ def shell_code(code: int) -> int:
 
 def in_words(code: int) -> str:
     """Return how a process ended: by a signal or with an exit code."""
-    return f"ended by {signal.Signals(code - SIGNALLED).name}" if SIGNALLED < code < 255 else f"exit code {code}"
+    return f"ended by {signal.Signals(code - SIGNALLED).name}" if code - SIGNALLED in {*map(int, signal.Signals)} else f"exit code {code}"
 
 
 def deciding(codes: Iterable[int]) -> int:

@@ -78,7 +78,8 @@ def take_if_free(uuid: str, held: ExitStack) -> bool:
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDONLY | os.O_CREAT)
+        os.fchmod(file, 0o644)  # Whatever the umask is, others can open it.
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

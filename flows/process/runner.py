@@ -189,10 +189,7 @@ def _times_file(stage: str) -> Path:
 
 
 def echo(line: str, stream: TextIO) -> None:
-    """Print a line. If the stream is broken (a dead `tee`, a full disk), this and all later output is discarded.
-
-    A result must not be lost because its log cannot be written.
-    """
+    """Print a line. If the stream is broken (a dead `tee`, a full disk), discard this and all later output: no result is lost for a log."""
     try:
         print(line, file=stream, flush=True)
     except OSError:

@@ -14,7 +14,7 @@ from statistics import median
 import requests
 
 from flows.process.runner import echo, in_background, report_exit
-from flows.record.run import RunRecord, records
+from flows.record.run import EXIT_CODE, RunRecord, records
 from transformer_core.config import Machine
 from transformer_core.errors import ExitCode, for_terminal
 
@@ -76,9 +76,10 @@ class Vitals:
         if len(self.skipped) >= _SKIPPED_IN_ROW:
             fault = f"train: {len(self.skipped)} updates in a row were skipped because they were not finite, up to {self.skipped[-1]:,}"
             yield "skipped", fault, "If it goes on, lower train.learning_rate_factor or lengthen train.warmup; skipped.csv names the lines."
-        free = shutil.disk_usage(state).free / 1e9
-        if free < machine.alarm_disk_gb:
-            yield "disk", f"train: {free:.1f} GB are free on the disk of {state.absolute()}", "Free space: python -m flows.retention"
+        with suppress(OSError):  # Of a shared disk that is away for a time.
+            free = shutil.disk_usage(state).free / 1e9
+            if free < machine.alarm_disk_gb:
+                yield "disk", f"train: {free:.1f} GB are free on the disk of {state.absolute()}", "Free space: python -m flows.retention"
 
 
 def watching(vitals: Vitals, machine: Machine, record: RunRecord, state: Path, report: Path) -> AbstractContextManager[None]:
@@ -97,6 +98,7 @@ def watching(vitals: Vitals, machine: Machine, record: RunRecord, state: Path, r
                 if cause == STALLED:
                     echo(f"{fault}. Run it again to resume.", sys.stderr)
                     report_exit(report, ExitCode.INTERRUPTED, fault, "Run it again to resume.")
+                    record.tags[EXIT_CODE] = str(ExitCode.INTERRUPTED)
                     with suppress(OSError):
                         record.end("KILLED")
                     os._exit(ExitCode.INTERRUPTED)

@@ -57,10 +57,7 @@ def describe_training(record: RunRecord, params: Params) -> None:
 
 
 def record_from_tables(params: Params, training: Mapping[str, Any]) -> RunRecord:
-    """Write the record of a training that DVC took from its cache, from its CSV files, as if it had ended now, and return it.
-
-    `training` is the key of this name in its model's config.json.
-    """
+    """Write and return the record of a training from DVC's cache, ended now, from its CSV files and key `training` of its config.json."""
     seconds = max((row["seconds"] for row in read_numbers(UPDATES)), default=0.0)
     record = RunRecord(id=identity_of(training), start_ms=now_ms() - round(1000 * seconds), score=params.download.task.key)
     describe_training(record, params)

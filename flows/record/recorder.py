@@ -18,7 +18,7 @@ import torch
 from flows.process.exits import BUG
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
 from flows.process.progress import Progress
-from flows.process.runner import echo
+from flows.process.runner import echo, memory_remedy
 from flows.record.alarms import Vitals, watching
 from flows.record.lineage import describe_training, lineage
 from flows.record.run import EXIT_CODE, FINGERPRINT, RunRecord, read_record
@@ -27,7 +27,7 @@ from flows.record.server import tracking_uri
 from flows.record.usage import RUN
 from transformer_core.config import COMET, MEASURES, PRETRAINED, Params
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.errors import ExitCode, Interrupted
+from transformer_core.errors import ExitCode, Interrupted, machine_errors
 from transformer_core.evaluation.diagnosis import unread_source
 from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
@@ -85,7 +85,7 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     try:
         with background_sender(record, tracking_uri(params.machine)):
             try:
-                with watching(recorder.vitals, params.machine, record, state, report):
+                with machine_errors("train", memory_remedy("train")), watching(recorder.vitals, params.machine, record, state, report):
                     yield recorder
             except BaseException as error:
                 with suppress(OSError):  # On a full disk the run ends without a record of it.
@@ -93,6 +93,7 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
                     record.tags[EXIT_CODE] = str(ExitCode.INTERRUPTED if stopped else getattr(error, "exit_code", BUG))
                     record.end("KILLED" if stopped else "FAILED")
                 raise
+            record.tags[EXIT_CODE] = str(ExitCode.DONE)  # It may have been stopped before.
             record.attach_files(TABLES, folder="training")
             record.end()
     finally:

@@ -180,14 +180,11 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
 def _beside(state: Path) -> dict[str, Path]:
     """Return what else a training goes on from elsewhere: the id of its record, and the record's tables."""
     folder = records() / (state / RUN).read_text(encoding="utf-8")
-    return {RUN: state / RUN} | {f"record/{file.name}": file for file in folder.glob("*.*")}
+    return {RUN: state / RUN} | {f"record/{file.name}": file for file in folder.glob("[!.]*.*")}
 
 
 def _new_model(params: Params) -> TranslationModel:
-    """The model before its first update: random weights, or those of `train.init_from`.
-
-    Raises `UserError` (78): that directory holds another vocabulary or a model of other sizes.
-    """
+    """The model before its first update, random or of `train.init_from`. Raises `UserError` (78): that has another vocabulary or sizes."""
     size, subword = resolve(params.model), Subword.load(paths.SUBWORD_MODEL)  # Its hash is the data's, see `_check_data`.
     fresh = new_model(size, subword, params.train.seed)
     if params.train.init_from is None:

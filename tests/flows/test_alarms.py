@@ -14,7 +14,7 @@ from flows.process.paths import DECODED, SCORES
 from flows.process.runner import StageError
 from flows.record import alarms
 from flows.record.alarms import Vitals, alarm, watching
-from flows.record.run import RunRecord
+from flows.record.run import RunRecord, records
 from flows.record.server import connect
 from flows.stages import publish
 from tests.flows.publishing import REFERENCES, before_publish
@@ -92,6 +92,10 @@ raise SystemExit(main())
 """
 
 
+def exit_codes() -> list[str]:
+    return [read_json(file)["tags"].get("exit_code") for file in records().glob("*/run.json")]
+
+
 @pytest.mark.usefixtures("mlflow_store")
 def test_a_training_that_hangs_is_told_and_ended_with_75_and_goes_on_from_its_last_save(hook: Hook) -> None:
     address, texts = hook
@@ -104,7 +108,10 @@ def test_a_training_that_hangs_is_told_and_ended_with_75_and_goes_on_from_its_la
     assert len(texts) == 1
     assert texts[0].startswith(f"{fault}. The flow or the scheduler tries it again")
     set_params(machine={"stalled_minutes": 60.0})
+    assert "75" in exit_codes()
     assert "going on after update 2" in stage_here("train", code=0).stderr
+    assert "0" in exit_codes()
+    assert "75" not in exit_codes()
     assert len(texts) == 1
 
 

@@ -98,6 +98,7 @@ def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(tmp_path: Pa
     assert not job.tries_again(75, [state], submitted + 12 * HOURS)
     job.file("stop").touch()
     assert not job.tries_again(75, [state], submitted + 10 * HOURS)
+    assert not Job.of("train", settings("train", warmup=401)).tries_again(75, [state], submitted)  # It was not submitted.
 
 
 def test_a_slurm_job_has_the_options_of_its_place() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,14 @@ def test_a_new_clone_without_its_cache_has_nothing_old(capfd: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("repository")
+def test_what_a_worktree_names_stays_with_it() -> None:
+    grow_old(31)
+    (WORKTREES / "left/dvc.lock").write_text(f"md5: {md5(b'first').hexdigest()}")
+    assert retention.main(["--free"]) == 0
+    assert (objects(), (WORKTREES / "left").exists()) == ({"first", "second"}, True)
+
+
+@pytest.mark.usefixtures("repository")
 def test_what_a_process_uses_and_what_a_recent_run_has_made_stays() -> None:
     grow_old(31)
     for run in Path(".dvc/cache/runs").glob("*/*/*"):
@@ -117,7 +126,7 @@ def test_the_status_names_what_runs_where_and_how_far_it_is(
     program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\n"')
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     status.main([])
-    nothing = "runs:\n  none\ntrainings:\n  none\nnot in MLflow:\n  none\nGPUs:\n  GPU-a: free\n  GPU-b: free\n"
+    nothing = "runs:\n  none\ntrainings:\n  none\nGPUs:\n  GPU-a: free\n  GPU-b: free\nnot in MLflow:\n  none\n"
     assert capsys.readouterr().out == nothing
     record = RunRecord(id="f00d", tags={NAME: "tatoeba en-de"})
     record.write()
@@ -137,5 +146,5 @@ def test_the_status_names_what_runs_where_and_how_far_it_is(
     assert lines[1].startswith(f"  train{here}")
     assert lines[3].startswith(f"  {STATE.name}: tatoeba en-de{here}")
     assert ", update 1,240 0 s ago http://127.0.0.1:5000/#/experiments/" in lines[3]
-    assert lines[5] == "  f00d: tatoeba en-de, running"
-    assert lines[7:] == ["  GPU-a: free", "  GPU-b: in use by a stage"]
+    assert lines[5:7] == ["  GPU-a: free", "  GPU-b: in use by a stage"]
+    assert lines[8:] == ["  f00d: tatoeba en-de, running"]

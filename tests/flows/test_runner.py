@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from flows.dvc.commands import failure
+from flows.process.exits import in_words
 from flows.process.runner import StageError, last_run, past_runs, record_run
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
@@ -157,6 +158,7 @@ def test_the_energy_of_a_stage_is_metered_where_codecarbon_is_installed(tmp_path
 def test_the_error_of_a_stage_is_the_same_after_pickling_as_prefect_stores_it() -> None:
     error = pickle.loads(pickle.dumps(StageError(137, "train: killed\x1b")))
     assert (error.exit_code, str(error)) == (137, r"train: killed\x1b (exit code 137)")
+    assert [in_words(code) for code in (137, 200)] == ["ended by SIGKILL", "exit code 200"]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{", '{"code": 65}', '{"code": "x", "message": "", "remedy": ""}'])

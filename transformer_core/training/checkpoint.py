@@ -68,9 +68,9 @@ def remove_training(state: Path) -> None:
     It is renamed under its lock, so that a training that begins meanwhile has a new one; NFS removes no folder with an open file.
     """
     with locked(state / TRAINING_LOCK, "this training"):
-        state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
-        if (store := store_of(state)) is not None:
+        if (store := store_of(state)) is not None:  # First: a training that is in the store alone would go on.
             store.remove()
+        state.rename(state.with_name(f".{state.name}.{uuid4().hex[:8]}.old"))
     for removed in state.parent.glob(f".{state.name}.*.old"):  # Also what a killed process has left.
         shutil.rmtree(removed, ignore_errors=True)
 
