@@ -56,8 +56,6 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     outputs, references = read_aligned(clone.root / "results/decode/test.hyp", clone.root / "data/raw/test.de")
     assert metrics["bleu"] == round(sacrebleu.corpus_bleu(outputs, [references], force=True).score, 2)
     assert "tok:13a" in metrics["signature"]
-    assert metrics["tests"]["test_more"]["lines"] == 10
-    assert read_json(clone.root / "results/metrics.json")["test_more"] == {"bleu": metrics["tests"]["test_more"]["bleu"]}
     assert len((clone.root / "results/decode/test_more.hyp").read_bytes().split(b"\n")) == 11
     report = (clone.root / "results/report.html").read_text(encoding="utf-8")
     assert "cached" not in report  # Each stage has just run, and DVC's hash of what it made is shown.

@@ -4,7 +4,7 @@ import subprocess
 
 from tests.clone import ROOT
 
-MOST_LINES = {"tests": 21_700, "outside tests": 24_199}
+MOST_LINES = {"tests": 21_700, "outside tests": 24_197}
 
 
 def test_the_lines_of_python_are_within_their_bounds() -> None:

@@ -18,7 +18,6 @@ from tests.faults.pipeline import DVC, FLOW, OUTPUTS, STAGES, Ended, Home, Pipel
 from tests.faults.proxy import Trouble, troubled
 from tests.flows.prefect_server import PrefectServer
 from tests.flows.servers import mlflow_server
-from tests.mounts import MOUNTING
 from tests.waiting import free_port, wait_for
 
 Action = Callable[[], object]
@@ -118,6 +117,7 @@ def mlflow_in_trouble(how: str, scene: Scene) -> Ended:
     return ended
 
 
+MOUNTING = ("unshare", "--map-root-user", "--mount")  # For one command alone; some systems (Ubuntu 24.04) allow it to root only.
 _MOUNT = 'set -e; {mount}; cd .; code=0; "$@" || code=$?; {after}; exit $code'
 _FULL = "cp -a {folder}/. {saved}; mount -t tmpfs -o size={size} tmpfs {folder}; cp -a {saved}/. {folder}"
 _KEEP = "rm -rf {saved}; cp -a {folder}/. {saved}"

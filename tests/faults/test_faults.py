@@ -1,6 +1,7 @@
 """Some rounds of ``make faults``: one of each kind of fault, and what counts as a problem."""
 
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.faults import Scene
+from tests.faults.faults import MOUNTING, Scene
 from tests.faults.pipeline import Ended, Home, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
-from tests.mounts import need_mounts
 
 # The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and twice in
 # a training by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
@@ -32,8 +32,8 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", KINDS)
 def test_after_a_fault_the_same_command_ends_as_if_nothing_had_happened(rounds: Rounds, fault: str) -> None:
-    if fault.startswith("disk full"):
-        need_mounts()
+    if fault.startswith("disk full") and subprocess.run([*MOUNTING, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system does not let every user mount a file system")
     row = rounds.play(fault, seed=1, number=KINDS[fault])
     assert row.problems == "", (rounds.logs / f"round-{row.round}.log").read_text(encoding="utf-8")
 

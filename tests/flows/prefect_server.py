@@ -75,9 +75,3 @@ def lines(client: SyncPrefectClient, run: UUID) -> list[str]:
 def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
     found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
     return {str(one.key): one for one in found}
-
-
-def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
-    """What each stage did: ran, cached or failed."""
-    rows = str(artifacts(client, run)["pipeline"].data).partition("\n\n")[0].splitlines()[2:]
-    return {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1] for row in rows}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT
+from tests.models.test_embeddings import encoded
 from transformer_core.models.transformer import Transformer
 from transformer_core.parsing.parser import Parser
 from transformer_core.parsing.sizes import ParserSize
@@ -35,10 +35,6 @@ def plain(parser: Parser) -> Transformer:
     shared = model.state_dict().keys()
     model.load_state_dict({name: weight for name, weight in parser.state_dict().items() if name in shared})
     return model
-
-
-def encoded(model: Transformer, source: Tensor) -> Tensor:
-    return model.encode(source, torch.ones_like(source, dtype=torch.bool))[0]
 
 
 @torch.no_grad()

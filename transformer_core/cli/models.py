@@ -73,10 +73,7 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 
 def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
-    """Return the `model` section, its sizes and the size of the vocabulary that the options select.
-
-    Raises `UserError` (78): no such model, or a --length beyond its learned positions.
-    """
+    """Return the chosen `model` section, its sizes, and V. Raises `UserError` (78): no such model, or --length beyond learned positions."""
     from transformer_core.config import Model, load_params, resolve
     from transformer_core.presets import TransformerSize
     from transformer_core.schema import validate_document

@@ -135,10 +135,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def decode_line(line: bytes, path: Path, number: int | str, remedy: str = "Re-encode the file as UTF-8.") -> str:
-    """Decode line `number` (from 1) of the file at `path`.
-
-    Raises `UserError` (65): not valid UTF-8. The column counts characters, from 1.
-    """
+    """Decode line `number` (from 1) of a file. Raises `UserError` (65), with a column in characters (from 1): not valid UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

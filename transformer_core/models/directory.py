@@ -150,10 +150,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
-    """Refuse weights with NaN or infinity: such a model translates every line to an empty one.
-
-    Raises `UserError` (65): names the file and the first such weight.
-    """
+    """Refuse weights with NaN or infinity, which make all translations empty. Raises `UserError` (65): names file and first such weight."""
     for name, weight in weights.items():
         exact = torch.promote_types(weight.dtype, torch.float32)  # A sum of fp16 overflows.
         if not weight.sum(dtype=exact).isfinite():  # One pass without a copy: a sum is finite only if each term is finite.

@@ -57,11 +57,7 @@ class Fetcher:
     mirrored: dict[Path, str] = field(default_factory=dict)
 
     def fetch(self, url: str, published: Sum | None = None) -> Fetched:
-        """Return the file at `url`.
-
-        Raises `UserError`: 65 for a sum other than the published or the locked one; 69 and 78 as `download`; 78 also if the lock is not
-        valid.
-        """
+        """Return the file at `url`. Raises `UserError`: 65, not the published or locked sum; 69, 78 as `download`; 78, an invalid lock."""
         address, folder = without_logins(url), (self.mirror or Path("MIRROR")) / self.corpus
         expected = published or self._locked(address)
         paths = [folder / name_of_address(url), folder / file_name(url)]
@@ -147,10 +143,7 @@ def locked_sums(lock: Path) -> dict[str, str]:
 
 
 def mirror_folder(setting: str | None) -> Path | None:
-    """Return the folder that $TRANSFORMER_MIRROR names, or else `machine.mirror`, or None; a relative path starts at `repository`.
-
-    Raises `UserError` (78): no such folder.
-    """
+    """Return the folder that $TRANSFORMER_MIRROR or else `machine.mirror` names, from `repository` on. Raises `UserError` (78): none."""
     variable = os.environ.get(MIRROR_VARIABLE)
     named = variable or setting
     if not named:

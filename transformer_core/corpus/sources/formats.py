@@ -81,10 +81,7 @@ def _sentences(path: Path, sides: Sequence[Side]) -> Iterator[list[bytes]]:
 
 
 def form_of(path: Path, *, is_table: bool = False) -> str:
-    """Return the form of a file; text without marks of another form is a table if `is_table`.
-
-    Raises `UserError` (65): as `decompressed`; also for forms that are not read.
-    """
+    """Return a file's form, table for unmarked text if `is_table`. Raises `UserError` (65): as `decompressed`; also for forms not read."""
     if without_packing(path.name).endswith((".sgm", ".sgml")):
         raise UserError(f"{path}: SGML is not read", "Name the test set with sacrebleu or mtdata, or convert it to text.")
     with open_bytes(path) as file:

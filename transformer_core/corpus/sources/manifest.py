@@ -23,8 +23,7 @@ class SideRecord(Section):
 
 
 class SplitRecord(Section):
-    """A split; `files` are by language. `directions`, of a corpus of several, are source, target and
-    number of pairs of consecutive lines."""
+    """A split; `files` are by language; `directions`, if several, are source, target and number of pairs of consecutive lines."""
 
     pairs: Total
     files: dict[str, SideRecord]
@@ -32,10 +31,7 @@ class SplitRecord(Section):
 
 
 class Manifest(Section):
-    """The content of manifest.json.
-
-    `splits` are `SPLITS` and the further test sets. `metrics` is missing from the file if the entry names none.
-    """
+    """The content of manifest.json; `splits` are `SPLITS` and further test sets; `metrics` is missing if the entry names none."""
 
     corpus: Name
     source: Language

@@ -22,10 +22,7 @@ _Variants = list[tuple[str, ElementTree.Element]]
 
 
 def sentences(path: Path, languages: Iterable[str]) -> Iterator[list[bytes]]:
-    """Yield the sentence of each unit in each language, empty if the unit lacks it; de also reads de-AT.
-
-    Raises `UserError` (65): as `decompressed`, also for a damaged file.
-    """
+    """Yield each unit's sentence by language, or an empty one; de reads de-AT. Raises `UserError` (65): as `decompressed`, or damaged."""
     wanted = [_tag(language) for language in languages]
     for variants in _units(path):
         yield [_text_in(variants, language).replace("\n", " ").strip().encode() for language in wanted]

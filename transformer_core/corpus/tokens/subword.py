@@ -170,10 +170,7 @@ def padded(rows: Sequence[TokenIds]) -> NDArray[np.int64]:
 
 
 def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterator[str]:
-    """Sample `wanted` of the `total` lines uniformly, in their order; all lines if there are not more.
-
-    The same seed draws the same line numbers on both sides of a corpus.
-    """
+    """Sample `wanted` of the `total` lines uniformly, in order, or all if there are not more; a seed draws the same lines of both sides."""
     random, drawn = Random(seed), 0
     for number, line in enumerate(lines):
         # Algorithm S in Knuth, The Art of Computer Programming, volume 2, 3.4.2.
