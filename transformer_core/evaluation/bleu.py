@@ -52,10 +52,10 @@ def bleu_metric(references: Sequence[str], tokenizer: str = "") -> BLEU:
         try:
             return BLEU(tokenize=tokenizer, force=True)
         except RuntimeError:
-            remedy = f"Install them with: pip install 'sacrebleu[{tokenizer[:2]}]'. Or set evaluate.tokenize: char"
-            raise configuration_error(f"evaluate.tokenize: {tokenizer} needs packages that are not installed", remedy) from None
+            remedy = f"Install them with: pip install 'sacrebleu[{tokenizer[:2]}]'. Or take evaluate.tokenize: char, or --tokenize char"
+            raise configuration_error(f"BLEU: {tokenizer} needs packages that are not installed", remedy) from None
         except (OSError, SystemExit) as error:
-            message = f"evaluate.tokenize: the model of {tokenizer} cannot be downloaded ({first_line(error)})"
+            message = f"BLEU: the model of {tokenizer} cannot be downloaded ({first_line(error)})"
             raise UserError(message, "Try again, or choose another tokeniser.", ExitCode.UNAVAILABLE) from None
     if not lines_lack_spaces(references):
         return BLEU(force=True)
