@@ -76,15 +76,9 @@ def add_device_argument(parser: argparse._ActionsContainer) -> None:
 
 def chosen_device(name: str | None) -> "torch.device | None":
     """Return the device of --device, None if not given. Raises `UserError` (78): the machine has no such GPU."""
-    import torch
+    from transformer_core.decoding.library import usable_device
 
-    if name is None:
-        return None
-    device = torch.device(name)
-    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # The count alone needs no working CUDA.
-    if device.type == "cuda" and (device.index or 0) >= usable:
-        raise configuration_error(f"--device: {name} requested, {usable} GPUs here")
-    return device
+    return None if name is None else usable_device(name, "--device")
 
 
 def add_computing_arguments(parser: argparse._ActionsContainer, counted: str) -> None:

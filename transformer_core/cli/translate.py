@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.glossary):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
-        if read and arguments.out and read == arguments.out.with_name(f"{arguments.out.name}.part"):
+        if read and arguments.out and read == _part(arguments.out):
             raise configuration_error(f"--out: {read} is an input file and what {arguments.out} is until its end", "Name another file.")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)  # Also that of the engines.
@@ -124,19 +124,23 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         with path.open("ab") as device:
             yield device
     else:
-        whole = path.resolve() if path.is_symlink() else path
-        part = whole.with_name(f"{whole.name}.part")
+        part = _part(path)
         part.parent.mkdir(parents=True, exist_ok=True)
         try:
             with writing(part), part.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(whole)
+            part.replace(part.with_suffix(""))
         except BaseException:
             if part.is_file() and not part.stat().st_size:
                 part.unlink()
             raise
+
+
+def _part(path: Path) -> Path:
+    whole = path.resolve() if path.is_symlink() else path
+    return whole.with_name(f"{whole.name}.part")
 
 
 def _report(prepared: "Prepared", threads: int) -> None:

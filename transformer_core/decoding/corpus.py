@@ -9,12 +9,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from transformer_core.corpus.placeholders import masked
 from transformer_core.corpus.sources.catalogue import Translated
-from transformer_core.corpus.text import Pair, decode_line, normalise
+from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, SourceChunk, choose_engine, load_engine, translated
-from transformer_core.decoding.lines import strings_of, with_strings
+from transformer_core.decoding.lines import encoded_source, with_strings
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.files import sha256_of
@@ -46,13 +45,12 @@ def translated_text(
         """Return the translations of a shard, whose first text is line `first` of the corpus."""
         engine = loaded()
         texts = [decode_line(pair.source, Path(f"train of {wanted.corpus}"), number) for number, pair in enumerate(shard, first)]
-        strings = [strings_of(text, engine.subword) for text in texts]
-        sources = [engine.subword.encode(masked(normalise(text), own or ())) for text, own in zip(texts, strings, strict=True)]
+        read = [encoded_source(text, engine.subword) for text in texts]
         most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
-        sources = [source if len(source) <= most else source[-1:] for source in sources]
+        sources = [source if len(source) <= most else source[-1:] for source, _ in read]
         request = replace(asked, scored=wanted.pick == "nearest")
         (found,) = translated(engine, [SourceChunk(sources)], request, BATCH_TOKENS, ahead=0, done=bar.update)
-        found = [with_strings(ranked, own) for ranked, own in zip(found, strings, strict=True)]
+        found = [with_strings(ranked, strings) for ranked, (_, strings) in zip(found, read, strict=True)]
         if not request.scored:
             return [hypotheses[0].text for hypotheses in found]
         from sacrebleu.metrics.chrf import CHRF

@@ -126,6 +126,18 @@ class LoadedModel:
         return replace(plain, shortlist=True)
 
 
+def usable_device(name: str, option: str) -> torch.device:
+    """Return a device by its name. Raises `UserError` (78), which begins with `option`: no such name, or no such GPU here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise configuration_error(f"{option}: must be cpu, cuda or cuda:NUMBER, got {name!r}") from None
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # The count alone needs no working CUDA.
+    if device.type != "cpu" and (device.type != "cuda" or (device.index or 0) >= usable):
+        raise configuration_error(f"{option}: {name} requested, {usable} GPUs here")
+    return device
+
+
 class Prepared(NamedTuple):
     """An engine, why it was chosen, and how it translates lines that the reader reads."""
 

@@ -68,7 +68,7 @@ class LineReader:
     def read(self, text: str) -> Line:
         """Return the parts of the next line; a line feed in it parts lines that are translated one by one."""
         self._read += 1
-        tokens, strings = self._encoded(text)
+        tokens, strings = encoded_source(self._marked(text), self._subword)
         if UNK in tokens:
             self._unknown.add(self._read)
             self._characters.update(sorted(self._subword.unknown_characters(masked(normalise(self._marked(text)), strings or ()))))
@@ -76,7 +76,7 @@ class LineReader:
             return Line([tokens], [False], [strings])
         lines = [list(self._parts(normalise(line))) or [""] for line in text.split("\n")]
         begins = [bool(number) and not place for number, parts in enumerate(lines) for place in range(len(parts))]
-        encoded = [self._encoded(part) for parts in lines for part in parts]
+        encoded = [encoded_source(self._marked(part), self._subword) for parts in lines for part in parts]
         return Line([tokens for tokens, _ in encoded], begins, [strings for _, strings in encoded])
 
     def notes(self) -> Iterator[str]:
@@ -112,13 +112,7 @@ class LineReader:
         yield from self._pieces(text[place:].lstrip())
 
     def _fits(self, text: str) -> bool:
-        return len(self._encoded(text)[0]) - 1 <= self._most
-
-    def _encoded(self, text: str) -> tuple[TokenIds, list[str] | None]:
-        """Return the token ids of a text, and the strings for which it has placeholders."""
-        text = self._marked(text)
-        strings = strings_of(text, self._subword)
-        return self._subword.encode(masked(normalise(text), strings) if strings else text), strings
+        return len(encoded_source(self._marked(text), self._subword)[0]) - 1 <= self._most
 
 
 def strings_of(source: str, subword: Subword) -> list[str] | None:
@@ -131,10 +125,16 @@ def with_strings(ranked: list[Hypothesis], strings: Sequence[str] | None) -> lis
     return ranked if strings is None else [replace(one, made_of=restored(one.text, strings)) for one in ranked]
 
 
+def encoded_source(source: str, subword: Subword) -> tuple[list[int], list[str] | None]:
+    """Return the token ids of a source, and the strings for which it has placeholders, see `strings_of`."""
+    strings = strings_of(source, subword)
+    return subword.encode(masked(normalise(source), strings) if strings else source), strings
+
+
 def encoded(pair: Pair[str], subword: Subword) -> tuple[list[int], list[int]]:
     """Return the token ids of a source and of its translation, with placeholders for the strings of the source."""
-    strings = strings_of(pair.source, subword) or ()
-    return subword.encode(masked(normalise(pair.source), strings)), subword.of_target.encode(masked(normalise(pair.target), strings))
+    source, strings = encoded_source(pair.source, subword)
+    return source, subword.of_target.encode(masked(normalise(pair.target), strings or ()))
 
 
 def to_language(config: ModelConfig, subword: Subword, asked: str | None, option: str) -> Callable[[str], str]:
