@@ -69,6 +69,10 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Extras and packages are also installed into an environment that is there.
+ifneq ($(EXTRAS)$(PACKAGES),dev)
+.PHONY: $(INSTALLED)
+endif
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -193,7 +193,7 @@ class Train(Section):
     mix: Annotated[list[MixStage], Field(min_length=1)] | None = words(
         "stages with weights of the corpus' parts ([mixes](data.md#mixes)); empty: every pair once an epoch"
     )
-    max_skipped: NonNegativeInt = words("skipped updates (NaN, infinity) in a row before the last saved state is restored, once")
+    max_skipped: NonNegativeInt = words("skipped updates (NaN, infinity) in a row before the last saved state is restored")
     precision: Precision = words("of matrix products; `auto`: bf16 where fast, else fp16 on a GPU, float32 on a CPU")
     validate_every: PositiveInt = words("updates between validations, a multiple of `save_every`")
     bleu_sentences: PositiveInt = words("sentences that a validation translates greedily for its score")
