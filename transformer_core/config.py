@@ -1,7 +1,5 @@
 """The schema of params.yaml: a frozen section for each stage, plus `model` (tracked) and `machine` (untracked).
 
-docs/settings.md says what each key means, with its unit and its value in two recipes.
-
 Every key of a stage's section must be in the file, so params.yaml records all settings of a run. Only the keys of `model`, which override
 a preset, and of `machine`, which cannot change a result, have defaults.
 """

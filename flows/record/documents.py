@@ -99,7 +99,7 @@ def _schema(task: Task) -> type[BaseModel]:
     of_test: dict[str, Any] = dict.fromkeys((share.key for share in scoring.shares), Quantity)
     of_test |= {"corpus": Name, "lines": Total, "signature": str, "references_sha256": str}
     for score in scoring.published:
-        of_test |= {score.key: (Quantity, 0), f"{score.key}_signature": (str, "")}
+        of_test |= {score.key: (float, 0), f"{score.key}_signature": (str, "")}
     further: Any = _needs(**numbers, lines=Total)
     return _needs(**numbers, **of_test, valid=_needs(**numbers), tests=(dict[str, further], {}), gains=(dict[str, _GAIN], {}))
 

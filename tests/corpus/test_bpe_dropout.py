@@ -1,5 +1,6 @@
 import json
 import os
+import string
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatc
 from transformer_core.corpus.tokens.binary import Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.modifiers import MODIFIERS
-from transformer_core.corpus.tokens.subword import UNK, Subword
+from transformer_core.corpus.tokens.subword import UNK, Subword, two_sided
 
 # Letters that combine, that join, of both directions, beyond 16 bits; a private one of SentencePiece's (U+2585), which it never learns.
 ODD = "a b.ß\u0301\u0600אب\u0e33한\u1100\u20e3\u2028\ufeff\ufffd\uff21\u2047\u2585😀👩🏽\u2581\U0001d518犬"
@@ -185,6 +186,20 @@ def test_a_share_of_the_pairs_is_modified_others_in_each_epoch_and_none_with_a_s
         else:
             assert target != translation
             assert source.casefold().rstrip(".") == old.casefold().rstrip(".")
+
+
+def test_a_vocabulary_of_two_sides_reads_the_sides_apart(tmp_path: Path) -> None:
+    lines = [" ".join(Random(number).choices(WORDS, k=5 if number else 40)) for number in range(300)]
+    sides, others = (lines, [line.upper() for line in lines]), string.ascii_letters
+    files = tmp_path / "source", tmp_path / "target"
+    learnt = [learnt_subword([*side, others], file, vocab_size=70, type="unigram") for side, file in zip(sides, files, strict=True)]
+    pieces = dict.fromkeys(piece for subword in learnt for piece in subword.pieces[4:])
+    (tmp_path / "spm.model").write_bytes(two_sided(*(file.read_bytes() for file in files), [*pieces]))
+    subword = Subword.load(tmp_path / "spm.model")
+    write_binarized(tmp_path, subword.encode_clean(sides[0]), subword.of_target.encode_clean(sides[1]), subword)
+    found = [pair for _, pair in sorted(modified(tmp_path, typos=0.9).items())]
+    assert [pair.target for pair in found] == sides[1]
+    assert sum(map(str.__ne__, lines, (pair.source for pair in found))) > 150
 
 
 def test_a_typo_keeps_the_first_letter_of_a_word_and_noise_keeps_all() -> None:

@@ -228,11 +228,12 @@ def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> No
     assert dropped(report) == dict.fromkeys(bad, 1)
 
 
-def test_trees_over_words_of_another_script_than_their_labels_are_kept(tmp_path: Path) -> None:
+def test_trees_over_words_of_another_script_than_their_labels_are_kept_unless_they_are_held_out(tmp_path: Path) -> None:
     train, held_out = ((text, "(S (NP {}) (VP {}))".format(*text.split())) for text in ("собака спит", "кошка спит"))
-    write_raw_pairs(tmp_path / "raw", [train], [held_out], ("ru", "tree"))
+    write_raw_pairs(tmp_path / "raw", [train, held_out], [held_out], ("ru", "tree"))
     (tmp_path / "clean").mkdir()
-    assert clean_corpus(tmp_path / "raw", tmp_path / "clean", "ru", "tree", FOREIGN).pairs_out == 1
+    settings = FOREIGN.model_copy(update={"drop_overlap": "pairs"})
+    assert dropped(clean_corpus(tmp_path / "raw", tmp_path / "clean", "ru", "tree", settings)) == {"overlap": 1}
 
 
 def test_a_pair_counts_for_the_first_of_its_rules(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import lzma
 import re
 import tarfile
+import zipfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -76,6 +77,11 @@ def xlsx(rows: list[Any]) -> bytes:
         book.active.append(row)
     book.save(packed)
     return packed.getvalue()
+
+
+def without_dimension(book: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(book)) as packed:
+        return archive_bytes([(name, re.sub(rb"<dimension[^>]*>", b"", packed.read(name))) for name in packed.namelist()], "zip")
 
 
 def xliff(pairs: Pairs) -> bytes:
@@ -151,11 +157,15 @@ FORMS: dict[str, list[tuple[dict[str, bytes], dict[str, str]]]] = {
         ({"saved/data-0.arrow": arrow_bytes(NESTED[:9]), "saved/data-1.arrow": arrow_bytes(NESTED[9:]), "saved/state.json": b"{}"}, {}),
     ],
     "TMX": [({"t.tmx": tmx(PAIRS)}, {}), ({"t.tmx.gz": gzip.compress(tmx(PAIRS))}, {"source_language": "en_US"})],
-    "XLIFF": [({"t.xlf": xliff(PAIRS)}, {}), ({"t.xliff": xliff_2(PAIRS)}, {})],
-    "Excel": [({"t.xlsx": xlsx(WITH_NAMES)}, {}), ({"t.xlsx": xlsx(PAIRS)}, {})],
+    "XLIFF": [
+        ({"t.xlf": xliff(PAIRS)}, {}),
+        ({"t.xlf": xliff(PAIRS).replace(b' target-language="de"', b"").replace(b"<target", b'<target xml:lang="de"')}, {}),
+        ({"t.xliff": xliff_2(PAIRS)}, {}),
+    ],
+    "Excel": [({"t.xlsx": xlsx(WITH_NAMES)}, {}), ({"t.xlsx": xlsx(PAIRS)}, {}), ({"t.xlsx": without_dimension(xlsx(PAIRS))}, {})],
     "Archive": [
         ({"deu-eng.zip": archive_bytes(MANY_THINGS.items(), "zip")}, {"source": "1", "target": "2"}),
-        ({"de-en.txt.zip": archive_bytes(MOSES.items(), "zip")}, {}),
+        ({"de-en.txt.zip": archive_bytes([*MOSES.items(), ("__MACOSX/._de-en.en", b"\0")], "zip")}, {}),
         ({"de-en.tgz": archive_bytes([*MOSES.items()][2:4], "w:gz")}, {}),
     ],
 }  # fmt: skip
@@ -206,6 +216,7 @@ BAD: list[tuple[dict[str, bytes], dict[str, str], int, str]] = [
     ({"t.json": json.dumps(NESTED).encode()}, {}, 65, r"t\.json: a JSON array\. Write one object a line.*jq"),
     ({"t.parquet": PARQUET[:-9]}, {}, 65, r"t\.parquet: damaged after row 0 .*\. Get it again"),
     ({"t/data.arrow": ARROW[:-99]}, {}, 65, r"t/data\.arrow: damaged after row 30 .*\. Get it again"),
+    ({"t/train-0.parquet": PARQUET, "t/test-0.parquet": PARQUET}, {}, 78, r"t: files of several splits: test, train\. Put those"),
     ({"t/README": b"none"}, {}, 78, r"t: a folder without \*\.arrow or \*\.parquet\. Name a file"),
     ({"t.xlsx": xlsx(PAIRS)[:-9]}, {}, 65, r"t\.xlsx: damaged, or neither a tar nor a zip archive\. Get it again"),
     ({"t.xls": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99)}, {}, 65, r"t\.xls: an old Excel file\. Save it as \.xlsx"),

@@ -1,9 +1,7 @@
 """Phrase-structure trees: read from brackets, cleaned in the usual way, and linearised as the symbols that a parsing model outputs.
 
-The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
-"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word becomes XX, or XX-DT with its tag.
-In the order of Liu and Zhang (2017), "In-Order Transition-based Constituent Parsing", the first child of a constituent comes before its
-opening bracket: "XX (NP XX )NP (S XX (VP )VP XX )S". The first symbol tells the two apart.
+The forms are those of Vinyals et al. (2015), "(S (NP XX XX )NP (VP XX )VP )S", and of Liu and Zhang (2017), in-order, which begins with XX:
+"XX (NP XX )NP (S XX (VP )VP )S", both of "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))" (docs/parsing.md).
 """
 
 import re

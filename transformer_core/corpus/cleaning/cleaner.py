@@ -33,6 +33,7 @@ from transformer_core.corpus.text import (
     read_lines,
     read_pairs,
     read_raw_lines,
+    read_raw_pairs,
     splits_of,
     without_tags,
     write_lines,
@@ -49,6 +50,7 @@ EXAMPLES = 5
 # Longer sentences are counted as having this length, so that a length fits in a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
+_REMEDY = "Re-encode the corpus' own file as UTF-8."  # Not data/raw, which is written anew.
 
 # Source and target language; and of consecutive pairs these and their number.
 Direction = tuple[str, str]
@@ -94,8 +96,8 @@ def clean_corpus(
         sides[target] = sides[target]._replace(scripts=sides[source].scripts | sides[target].scripts)
     medians = {} if settings.max_length_ratio is None else _median_ratios(*paths, of_pairs["train"], tags)
     read = held_out if settings.drop_overlap == "pairs" else []
-    pairs = chain.from_iterable(read_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}") for split in read)
-    kept_out = frozenset(Pair(without_tags(pair.source, tags.__contains__), pair.target) for pair in pairs)
+    pairs = chain.from_iterable(read_pairs(raw / f"{split}.{source}", raw / f"{split}.{target}") for split in read)
+    kept_out = frozenset(Pair(without_tags(normalise(pair.source), tags.__contains__), normalise(pair.target)) for pair in pairs)
     work = _Work(settings, paths, sides, medians, of_pairs["train"], task, frozenset(tags), kept_out)
     train = _Train(folder, work, scored or {}, part_of_rule or {})
     # disable=None: no bar where there is no terminal.
@@ -201,8 +203,9 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str,
     counts: Counter[str] = Counter()
     paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
     pairs = []
-    for number, pair in enumerate(read_pairs(*paths), start=1):
-        pairs.append(_learnt(Pair(*(normalise(text, counts) for text in pair)), task, settings, paths[1], number))
+    for number, pair in enumerate(read_raw_pairs(*paths), start=1):
+        texts = [decode_line(line, path, number, _REMEDY) for line, path in zip(pair, paths, strict=True)]
+        pairs.append(_learnt(Pair(*(normalise(text, counts) for text in texts)), task, settings, paths[1], number))
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
 
@@ -286,7 +289,7 @@ class _Work:
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
-        remedy = "Re-encode the file or set clean.on_invalid_utf8: drop."
+        remedy = f"{_REMEDY.removesuffix('.')}, or set clean.on_invalid_utf8: drop."
         try:
             source = decode_line(pair.source, self.paths[0], number, remedy)
             target = decode_line(pair.target, self.paths[1], number, remedy)

@@ -72,11 +72,7 @@ class Address(Part):
 class Translated(Section):
     """The training text of another entry, with one side made by a model (corpora/README.md).
 
-    Attributes:
-        corpus: name of the other entry; it may have only the language that is translated.
-        model: model directory, or one of the registry. A relative path starts at the entry's folder, or at `corpora/` for a packaged entry.
-        side: `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al. 2016).
-        pick: `nearest` is, of the `beam` best, the hypothesis with the highest chrF to the other entry's own sentence.
+    A relative path of a model starts at the entry's folder, or at `corpora/` for a packaged entry.
     """
 
     corpus: Name
@@ -96,13 +92,8 @@ class Translated(Section):
 class Source(Section):
     """A source of sentence pairs; exactly one kind is given.
 
-    Attributes:
-        trees: files of bracketed trees as in the Penn Treebank; their words are the source, the target is `tree`. A relative pattern starts
-            at the entry's folder; a packaged entry whose folder has no such file looks in `corpora/`.
-        weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
-        tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
-        direction: the one of the entry's `directions` that it serves; None for all that `files` or `https` have the languages for.
-        name: the part of the training text to which its pairs belong, for `train.mix`; several sources may have the same.
+    corpora/README.md describes the keys. A relative pattern of `trees` starts at the entry's folder; a packaged entry whose folder has no
+    such file looks in `corpora/`. Without a `direction` it serves all that it has the languages for.
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256, member, column")] | None = None

@@ -26,7 +26,7 @@ def saved_splits(name: str, folder: Path) -> dict[str, list[Path]]:
         dataset = load_dataset("/".join([owner, *rest[:1]]), *rest[1:])
     except ConnectionError as error:
         raise UserError(f"hf:{name}: {first_line(error)}", "Run this where the hub can be reached.", ExitCode.UNAVAILABLE) from None
-    except (ValueError, DatasetsError) as error:
+    except (ValueError, RuntimeError, DatasetsError) as error:
         raise configuration_error(f"hf:{name}: {' '.join(str(error).split())}") from None
     if "train" not in dataset:
         raise configuration_error(f"hf:{name}: no split train", f"It has {', '.join(dataset)}.")

@@ -33,7 +33,7 @@ _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
 _SAVED = ("*.arrow", "*.parquet")
 # Files of an archive that are no text.
-_ABOUT = re.compile(r"(?i)(?:.*/)?(?:_about\.txt|readme.*|licen[cs]e.*|.*\.(?:ids|xml|info))|.*/")
+_ABOUT = re.compile(r"(?i)(?:.*/)?(?:_about\.txt|readme.*|licen[cs]e.*|.*\.(?:ids|xml|info)|\._.*)|.*/")
 
 # The two sides of a text in one or several files.
 _Sides = list[tuple[Side, Side]]
@@ -222,6 +222,9 @@ def _sides(languages: Sequence[str], files: Sequence[Path], columns: Sequence[st
         if not shards:
             inside = ", ".join(sorted(path.name for path in files[0].iterdir() if path.is_dir())) or "none"
             raise configuration_error(f"{files[0]}: a folder without {' or '.join(_SAVED)}", f"Name a file, or a folder in it: {inside}.")
+        if len(splits := {re.split(r"\W?\d", shard.stem)[0] for shard in shards}) > 1:
+            fault = f"{files[0]}: files of several splits: {', '.join(sorted(splits))}"
+            raise configuration_error(fault, "Put those of each into a folder of its own, or name a file.")
         return [side for shard in shards for side in _sides(languages, [shard, shard], columns)]
     if files[0] == files[1] and form_of(files[0]) == ARCHIVE:
         members = _members(files[0], languages)

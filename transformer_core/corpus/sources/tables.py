@@ -227,13 +227,15 @@ def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The first sheet of an Excel workbook."""
     import openpyxl  # type: ignore[import-untyped]
 
-    number = 0
+    number = width = 0
     try:
         with open_bytes(path) as file:  # Its size when unpacked was checked when its form was found.
             sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+            sheet.reset_dimensions()  # Some programs write wrong ones, or none; a row then ends with its last cell.
             for number, row in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), start=1):
+                width = max(width, len(row))
                 if any(cell is not None for cell in row):
-                    yield number, ["" if cell is None else str(cell) for cell in row]
+                    yield number, ["" if cell is None else str(cell) for cell in (*row, *[None] * (width - len(row)))]
     except Exception as error:  # Of many kinds, because openpyxl does not check what it reads.
         if isinstance(error, UserError) or is_out_of_memory(error) or is_of_machine(error):
             raise

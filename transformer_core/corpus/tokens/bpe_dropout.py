@@ -12,7 +12,7 @@ from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, StoredIds
 from transformer_core.corpus.tokens.modifiers import MODIFIERS
-from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, Subword
+from transformer_core.corpus.tokens.subword import EOS, SPACE_MARK, UNK, Subword
 
 _NO_MERGE = float("inf")
 
@@ -26,8 +26,8 @@ class BpeDropout:
 
     def __init__(self, subword: Subword, split: BinarizedSplit, settings: Train) -> None:
         self._split, self._settings, self._longest = split, settings, split.longest
-        self._pieces, self._costs = subword.pieces, subword.merge_costs
-        self._subword, self._ids = subword, subword.ids
+        self._pieces, self._costs = subword.pieces, subword.of_target.merge_costs | subword.merge_costs
+        self._subword, self._ids, self._sides = subword, subword.ids, (subword, subword.of_target)
         # Special tokens and a user's symbols never merge; here each is a word of its own.
         self._alone = np.array([not {piece, *piece} <= self._costs.keys() for piece in self._pieces])
         self._initial = self._alone | [piece.startswith(SPACE_MARK) for piece in self._pieces]
@@ -59,8 +59,9 @@ class BpeDropout:
                 text = Pair(*map(self._subword.decode, pair))
                 for name in drawn:
                     text = MODIFIERS[name](text, random)
-                changed: list[Any] = [np.array(ids, pair[0].dtype) for ids in self._subword.encode_clean(text)]
-                if max(map(len, changed)) <= self._longest:
+                new = [side.encode_clean([line])[0] for side, line in zip(self._sides, text, strict=True)]
+                if max(map(len, new)) <= self._longest and UNK not in new[1]:
+                    changed: list[Any] = [np.array(ids, pair[0].dtype) for ids in new]
                     sources[row], targets[row] = changed
         return Pairs(pairs.numbers, sources, targets)
 
