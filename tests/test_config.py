@@ -29,6 +29,8 @@ FAULTS = [
     ("  user_symbols: []", "  user_symbols: [</s>]", "bpe.user_symbols: must be a list of different texts without white space"),
     ("  dropout: 0", "  dropout: 1.5", "model.dropout: must be less than 1, got 1.5"),
     ("  preset: tiny", "  preset: tiny\n  convolutions: [[1, 0, 1]]", "model.convolutions.0.1: must be greater than 0, got 0"),
+    ("  preset: tiny", "  preset: tiny\n  convolutions: [[8, 2, 1]]", "model.convolutions.0.1: must be odd, so that a convolution has a "),
+    ("  preset: tiny", "  preset: tiny\n  kernel: 4", "model.kernel: must be odd, so that a convolution has a middle, got 4"),
     ("  name: tatoeba-en-de", "  name: it's", 'publish.name: must be a name without / : \' and ", got "it\'s"'),
     ("  places: {}", "  places: {train: 3}", "machine.places.train: must be a valid dictionary or object to extract fields from, got 3"),
     ("  threads:", "  thread:", "machine.thread: unknown key. Did you mean 'threads'?"),
@@ -151,8 +153,6 @@ RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in
         ({"preset": "base", "most_positions": 9}, "most_positions: needs model.positions learned, got sinusoidal. Leave the key out."),
         ({"preset": "base", "kernel": 3}, "kernel: the architecture transformer has no such setting"),
         (RECURRENT | {"decoder": "luong", "attention": "additive"}, "attention: must be dot with model.decoder luong, got additive."),
-        (CONVOLUTIONAL | {"convolutions": [[8, 3, 2], [8, 2, 1]]}, "convolutions: kernels must be odd, so that "),
-        ({"preset": "tiny", "architecture": "bytenet", "kernel": 4}, "kernel: must be odd, so that a convolution has a middle, got 4"),
         (CONVOLUTIONAL | {"preset": "wmt14-en-de", "layers": 3}, "layers: is set by model.convolutions. Leave the key out, or "),
     ],
 )

@@ -107,8 +107,8 @@ def _section(config: ModelConfig) -> dict[str, Any]:
     for name, preset in architectures()[size.architecture].presets.items():
         keys = {key: value for key, value in asdict(size).items() if value not in (None, getattr(preset, key)) or key in ("d_k", "d_v")}
         keys["dropout"] = max(size.dropout, _LEAST_DROPOUT)
-        if "convolutions" in asdict(size):
-            keys.pop("layers", None)  # It follows from the list of convolutions, where there is one.
+        if getattr(size, "convolutions", None):
+            keys.pop("layers", None)  # It follows from the list.
         with suppress(UserError):  # Keys that do not go with this preset.
             if preset.changed(keys).effective() == size.effective():
                 found.append({"architecture": size.architecture, "preset": name, **keys})

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from flows.process.paths import TRAINING_METRICS, locked_stages
 from transformer_core.config import Train
+from transformer_core.files import write_text
 from transformer_core.training.checkpoint import FINISHED, STORED, remove_training
 
 
 def mark_finished(settings: Train, state: Path) -> None:
     """Note in the state that the training has ended with these settings and written its outputs."""
     digest = md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()
-    (state / FINISHED).write_text(f"{digest} {settings.updates} {settings.patience}", encoding="utf-8")
+    write_text(state / FINISHED, f"{digest} {settings.updates} {settings.patience}")
 
 
 def only_outputs_are_missing(settings: Train, state: Path, first: bool) -> bool:

@@ -152,7 +152,7 @@ class Recorder(Observer):
         if not overflow:  # Those of fp16 are expected now and then, and counted in the tables.
             self.vitals.skip(update)
             self._progress.write(
-                f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED.name} names its lines of data/clean"
+                f"update {update:,}: the loss or a gradient is not finite, skipped; {self._skipped.path} names its lines of data/clean"
             )
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:

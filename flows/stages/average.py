@@ -1,12 +1,13 @@
 """Stage average: the mean of the last or the best checkpoints, as a complete model directory."""
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
 from transformer_core.config import Average, Params
 from transformer_core.corpus.tokens.binary import check_split, open_split
-from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, align
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
@@ -35,19 +36,15 @@ def run(params: Params) -> str:
     with TemporaryDirectory() as folder:
         shortlist = Path(folder) / SHORTLIST
         if params.average.shortlist:
-            _shortlist(params.average.shortlist, config.vocabulary.size).save(shortlist)
+            check_split(BINARIZED / "train")
+            train = open_split(BINARIZED / "train")
+            pairs = partial(map, lambda number: (train.source[number], train.target[number]), range(len(train)))
+            align(pairs, config.vocabulary.size, params.average.shortlist).save(shortlist)
         save_model(AVERAGED, weights, config, SUBWORD_MODEL, *([shortlist] if params.average.shortlist else []))
     if len(updates) == 1:
         return f"{AVERAGED}: the {params.average.of} checkpoint (update {updates[0]:,})"
     listed = ", ".join(f"{update:,}" for update in updates)
     return f"{AVERAGED}: mean of the {params.average.of} {len(updates)} checkpoints (updates {listed})"
-
-
-def _shortlist(size: int, vocab_size: int) -> Shortlist:
-    """Return the shortlist of the training pairs. Raises `UserError`: damaged data (65), or the aligner is not installed (78)."""
-    check_split(BINARIZED / "train")
-    train = open_split(BINARIZED / "train")
-    return align(lambda: ((train.source[number], train.target[number]) for number in range(len(train.source))), vocab_size, size)
 
 
 def _chosen(settings: Average) -> list[int]:

@@ -186,7 +186,8 @@ def record(scores: Mapping[str, Any], report: Report, scoring: Scoring) -> None:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in hypotheses))
     training, decoding = report.model["training"], report.decoding
     search = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
-    settings = {"average": report.settings["average"], "decode": search}
+    tokenize = report.settings["evaluate"]["tokenize"]
+    settings = {"average": report.settings["average"], "decode": search, **({"evaluate": {"tokenize": tokenize}} if tokenize else {})}
     # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([scores, settings, training["fingerprint"], training["run"]], sort_keys=True).encode())
 

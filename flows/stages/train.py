@@ -84,10 +84,11 @@ def _fetch(state: Path) -> None:
     """Fetch the training's state from the store, with checkpoints and record, if it is later than the one that is here."""
     store = store_of(state)
     here = next((update_of(file) for file in state_files(state) if is_whole(file)), -1)
-    if store is not None and store.newest_state(state, here):
+    if store is not None and (total := store.newest_state(state, here)):
         store.fetch(RUN, state / RUN)
         store.fetch_folder("checkpoints", state / "checkpoints")
         store.fetch_folder("record", records() / (state / RUN).read_text(encoding="utf-8"))
+        store.fetch(total, state / total)  # Last: the state counts from now on.
 
 
 def _check_data(params: Params) -> None:

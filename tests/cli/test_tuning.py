@@ -88,7 +88,7 @@ def test_a_parser_is_refused_and_no_folder_but_a_model_is_replaced(place: Path, 
 
 
 def test_a_model_of_convolutions_that_decoded_with_others_is_tuned_alone(place: Path, call: Call) -> None:
-    size = resolve(Model(architecture="convolutional", preset="tiny"))
+    size = resolve(Model(architecture="convolutional", preset="tiny", layers=5))
     searched = recipes.load("tatoeba").decode.model_copy(update={"ensemble": "others", "engine": "torch"})
     write_drawn(place / "models/other", size, decode=searched)
     assert call("data", "tune", "first", "--force", "--from", "models/other").code == 0

@@ -16,7 +16,7 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from flows.process import notices
 from flows.process.paths import CHECKPOINTS, UPDATES
 from tests.flows.stages import stage_here
-from tests.flows.test_train_stage import place, prepare  # noqa: F401
+from tests.flows.test_train_stage import prepare
 from tests.refusals import refused
 from tests.serving import Quiet, serving
 from transformer_core.files import read_numbers
@@ -117,28 +117,28 @@ def test_a_notice_of_an_unknown_cloud_is_refused(monkeypatch: pytest.MonkeyPatch
         pass
 
 
-@pytest.mark.usefixtures("s3")
+@pytest.mark.usefixtures("s3", "mlflow_store")
 def test_a_training_on_a_notice_saves_ends_with_75_and_goes_on_in_another_folder_to_the_bit(
-    place: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare("bpe", updates=200, save_every=10, validate_every=100)
-    for other in ("straight", "second"):
-        copytree(place, place / other, ignore=ignore_patterns("straight"))
-    monkeypatch.setattr(Cloud, "notice", staticmethod(lambda: bool(state_files(next((place / ".state").glob("*[0-9a-f]"), place)))))
+    straight, second = tmp_path / "straight", tmp_path / "second"
+    for other in (straight, second):
+        copytree(tmp_path, other, ignore=ignore_patterns("straight"))
+    monkeypatch.setattr(Cloud, "notice", staticmethod(lambda: bool(state_files(next((tmp_path / ".state").glob("*[0-9a-f]"), tmp_path)))))
     monkeypatch.setattr(notices, "_SECONDS", 0.1)
     with serving(Cloud) as address, monkeypatch.context() as patch:
         patch.setenv(notices.NOTICE, "aws")
         patch.setenv(notices.METADATA, f"http://{address}")
         assert "notice of aws" in stage_here("train", code=75).stderr
-    monkeypatch.chdir(place / "second")
+    monkeypatch.chdir(second)
     assert "going on after update " in stage_here("train", code=0).stderr
-    monkeypatch.chdir(place / "straight")
+    monkeypatch.chdir(straight)
     monkeypatch.delenv("TRANSFORMER_STATE")
     stage_here("train", code=0)
-    ours, theirs = ({file.name: file.read_bytes() for file in (place / name / CHECKPOINTS).glob("*.s*")} for name in ("second", "straight"))
+    ours, theirs = ({file.name: file.read_bytes() for file in (folder / CHECKPOINTS).glob("*.s*")} for folder in (second, straight))
     assert ours == theirs
-    tables = [[(row["update"], row["loss"]) for row in read_numbers(place / name / UPDATES)] for name in ("second", "straight")]
+    tables = [[(row["update"], row["loss"]) for row in read_numbers(folder / UPDATES)] for folder in (second, straight)]
     assert tables[0] == tables[1]  # With the rows of the first machine.
 
 
@@ -154,7 +154,10 @@ def test_the_newest_whole_state_of_the_store_wins_and_old_ones_are_pruned(tmp_pa
         state, store = tmp_path / folder / NAME, store_of(tmp_path / folder / NAME)
         state.mkdir(parents=True)
         assert store is not None
-        store.newest_state(state, after)
+        total = store.newest_state(state, after)
+        assert not list(states_of(tmp_path / folder).states())  # Until its sum is there.
+        if total:
+            store.fetch(total, state / total)
         return [read["update"] for read in states_of(tmp_path / folder).states()]
 
     assert fetched("whole") == [30]

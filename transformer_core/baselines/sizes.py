@@ -4,15 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from transformer_core.errors import configuration_error
 from transformer_core.presets import TransformerSize, presets_of
 from transformer_core.schema import PositiveInt
 from transformer_core.sizes import Architecture, ModelSize, key
 
+
 # YAML and JSON have lists in place of tuples.
-_Group = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
+def _check_odd(kernel: int) -> int:
+    if kernel % 2 == 0:
+        raise ValueError("must be odd, so that a convolution has a middle")
+    return kernel
+
+
+_Odd = Annotated[PositiveInt, AfterValidator(_check_odd)]
+_Group = Annotated[tuple[PositiveInt, _Odd, PositiveInt], Field(strict=False)]
 _Groups = Annotated[tuple[_Group, ...], Field(strict=False)]
 # The settings that each paper's decoder fixes.
 _PAPER_DECODERS: dict[str, dict[str, object]] = {
@@ -65,7 +73,7 @@ class ConvolutionalSize(ModelSize):
     """
 
     architecture: Literal["convolutional"] = "convolutional"
-    kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
+    kernel: _Odd = key("positions that a convolution spans, odd", 3)
     convolutions: _Groups | None = key(
         "list of [channels, kernel, layers] of successive groups of layers of both stacks, instead of `layers` and `kernel`", None
     )
@@ -84,8 +92,6 @@ class ConvolutionalSize(ModelSize):
         if size.convolutions and (fixed := sorted({"layers", "kernel"} & settings.keys())):
             remedy = "Leave the key out, or change model.convolutions."
             raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", remedy)
-        for _, kernel, _ in size.groups:
-            _check_odd("convolutions: kernels" if size.convolutions else "kernel:", kernel)
         return replace(size, layers=size.depth)
 
 
@@ -97,17 +103,7 @@ class ByteNetSize(ModelSize):
     """
 
     architecture: Literal["bytenet"] = "bytenet"
-    kernel: PositiveInt = key("positions that a convolution spans, odd", 3)
-
-    def changed(self, settings: Mapping[str, Any]) -> Self:
-        size = super().changed(settings)
-        _check_odd("kernel:", size.kernel)
-        return size
-
-
-def _check_odd(name: str, kernel: int) -> None:
-    if kernel % 2 == 0:
-        raise configuration_error(f"model.{name} must be odd, so that a convolution has a middle, got {kernel}")
+    kernel: _Odd = key("positions that a convolution spans, odd", 3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,21 +25,16 @@ class TokenEmbedding(nn.Module):
         return functional.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
 
-def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.float32) -> Tensor:
+@cache
+def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
     """Return PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5), computed in float64.
 
     Returns:
-        (length, D) in `dtype`, sines and cosines interleaved; row 0 is position 0.
+        (length, D) in `dtype`, sines and cosines interleaved; row 0 is position 0. All are kept: what a GPU replays reads their memory.
     """
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).to(dtype)
-
-
-@cache
-def _table(length: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the encodings; all are kept, since what a GPU replays reads their memory."""
-    return sinusoidal_positions(length, d_model, dtype).to(device)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).to(device, dtype)
 
 
 class SinusoidalPositions(nn.Module):
@@ -55,7 +50,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Return the encodings of `count` positions from `first` on: (count, D)."""
         length = max(256, 1 << (first + count - 1).bit_length())
-        return _table(length, self._d_model, self._like.dtype, self._like.device)[first : first + count]
+        return sinusoidal_positions(length, self._d_model, self._like.dtype, self._like.device)[first : first + count]
 
 
 class LearnedPositions(nn.Module):

@@ -272,8 +272,8 @@ def _read_state(file: Path) -> dict[str, Any] | None:
     """Return the state in a file, None if it is damaged or of another format."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # Of many types for damaged files, also RuntimeError.
-        if is_out_of_memory(error):
+    except Exception as error:  # Of many types for damaged files, also RuntimeError. An OSError is the storage's.
+        if is_out_of_memory(error) or isinstance(error, OSError):
             raise
         return None
     return state if isinstance(state, dict) and state.get("format") == FORMAT else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch, Indices, Lengths
+from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, Indices, Lengths
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, padded
@@ -86,10 +86,10 @@ def packed_shape(source_lengths: Lengths, target_lengths: Lengths, budget: int) 
     return PackedShape(source, target, _power_of_two(rows), _rounded(longest))
 
 
-def microbatch_of_each_shape(plan: BatchPlan, split: BinarizedSplit, epoch: int, budget: int) -> list[Indices]:
+def microbatch_of_each_shape(epoch: Sequence[GlobalBatch], split: BinarizedSplit, budget: int) -> list[Indices]:
     """Return the pair numbers of a micro-batch for each shape of an epoch, the largest first."""
     found: dict[PackedShape, Indices] = {}
-    for update in plan.epoch(epoch):
+    for update in epoch:
         for pairs in update.microbatches:
             found.setdefault(packed_shape(split.source.lengths[pairs], split.target.lengths[pairs], budget), pairs)
     return [found[shape] for shape in sorted(found, reverse=True)]

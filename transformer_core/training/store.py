@@ -97,21 +97,22 @@ class Store:
         with self._reached():
             self._s3.get_file(f"{self.url}/{name}", str(file))
 
-    def newest_state(self, directory: Path, after: int) -> bool:
-        """Fetch the newest whole state after an update to a folder; return whether there is one."""
+    def newest_state(self, directory: Path, after: int) -> str:
+        """Fetch the newest whole state after an update to a folder, and return the name of its sum, to be fetched last; or ""."""
         sums = (name for name in self._names() if name.startswith("state-") and name.endswith(".sha256"))
         for name in sorted(sums, reverse=True):
             if int(name[len("state-") : -len(".sha256")]) <= after:
                 break
-            total, state = directory / name, (directory / name).with_suffix(".pt")
+            state = (directory / name).with_suffix(".pt")
             with suppress(FileNotFoundError):
-                for file in (state, total):
-                    self.fetch(file.name, file)
-                if total.read_bytes() == sha256_of(state).encode():
-                    return True
+                self.fetch(state.name, state)
+                with self._reached():
+                    total = self._s3.cat_file(f"{self.url}/{name}")
+                if total == sha256_of(state).encode():
+                    return name
             _log.warning("%s/%s: damaged, passed over", self.url, state.name)
             state.unlink(missing_ok=True)
-        return False
+        return ""
 
     def fetch_folder(self, name: str, folder: Path) -> None:
         """Fetch all files of a folder."""

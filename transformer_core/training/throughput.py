@@ -28,9 +28,6 @@ class NullDirectory(StateDirectory):
     def __init__(self) -> None:
         super().__init__(Path(os.devnull), keep=1)  # No folder, so there are no files in it.
 
-    def claim(self) -> None:
-        pass
-
     def _start(self, *_given: Any) -> Future[None]:
         return Future()
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
 
 LOG_EVERY = 20  # Updates.
+_SHARED_STATE = "Set $TRANSFORMER_STATE on all machines to one folder of shared storage."
 # The weights are restored again only after so many updates. A learning rate that is too high breaks a training sooner, and Adam's moments
 # then hold little of the first return: nothing at the paper's beta2 of 0.98, and a third at 0.999.
 _UPDATES_BETWEEN_RETURNS = 1000
@@ -95,7 +97,7 @@ class Trainer:
             self.directory.claim()
         state = next(self.directory.states(), None)
         saved = {"the update to resume after": 0 if state is None else state["progress"]["update"]}
-        self.rank.check_agreement(saved, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
+        self.rank.check_agreement(saved, _SHARED_STATE)
         if state is None:
             return False
         if state["progress"]["update"] > self.settings.updates:
@@ -117,7 +119,8 @@ class Trainer:
         self.model.train()
         tried = self._plan.largest()
         if self._captured_budget is not None:
-            tried += microbatch_of_each_shape(self._plan, self.split, self.progress.epoch, self._captured_budget)
+            epoch = self._plan.epoch(self.progress.epoch, bisect_right(self.settings.stage_ends, self.progress.update))
+            tried += microbatch_of_each_shape(epoch, self.split, self._captured_budget)
         lacking, trying = torch.zeros(3, device=self.rank.device), 0
         try:
             self._updater.dry_run(self.progress.update + 1, (self._make_batch(self.split.pairs(pairs)) for pairs in tried))
@@ -151,7 +154,6 @@ class Trainer:
             self.rank.broadcast(parameter.detach())
         self.model.train()
         if self.rank.index == 0:
-            self.directory.claim()
             self.directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
@@ -219,10 +221,12 @@ class Trainer:
         self._read_totals(leave=0)
         self._wait_for_writes()
         state = next((state for state in self.directory.states() if not state["progress"]["skipped_in_row"]), None)
+        found = {"the update to go back to": 0 if state is None else state["progress"]["update"]}
+        self.rank.check_agreement(found, _SHARED_STATE)
         since = self.progress.update - self.progress.went_back
         if state is None or (self.progress.went_back and since <= _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
-            raise configuration_error(message, "Lower train.learning_rate_factor or lengthen train.warmup; skipped.csv names the lines.")
+            raise configuration_error(message, "Lower train.learning_rate_factor or lengthen train.warmup; the log names their file.")
         self._updater.restore(state)
         self.progress.went_back, self.progress.skipped_in_row = self.progress.update, 0
 

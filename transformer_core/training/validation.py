@@ -82,6 +82,7 @@ class Validation:
         if self._comet is None:
             return scores
         found = self._comet.scores(self._texts, outputs, self._references) if self.rank.index == 0 else []
+        self.rank.wait_for_all()  # NCCL would not wait for a slow command.
         found = self.rank.gathered(found)[0]
         return {**scores, COMET: 100 * float(np.mean(found))} if found else None
 
