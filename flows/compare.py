@@ -18,7 +18,7 @@ from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.bleu import tokenizer_for
 from transformer_core.evaluation.comparison import comparison_text, side_by_side
 from transformer_core.evaluation.neural import with_comet
-from transformer_core.evaluation.scoring import read_aligned, scoring_of
+from transformer_core.evaluation.scoring import Scoring, read_aligned, scoring_of
 from transformer_core.files import sha256_of, write_text
 from transformer_core.tasks import all_tasks, task_of
 
@@ -49,6 +49,11 @@ class Evaluated(NamedTuple):
     metrics: Mapping[str, float]
     tests: Mapping[str, TestSet]
     training: "Run | None"
+
+    def scoring(self, references: Path) -> Scoring:
+        """Return the scoring of a test set, with the tokeniser of this run."""
+        tokenizer = self.settings.get("evaluate.tokenize") or tokenizer_for(references, self.settings.get("signature", ""))
+        return scoring_of(task_of(references.suffix[1:]), tokenizer)
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
@@ -119,11 +124,10 @@ def table_of(name: str, a: Mapping[str, object], b: Mapping[str, object], change
     return "\n".join(f"{key:<{widths[0]}}  {left:>{widths[1]}}  {right:>{widths[2]}}" for key, left, right in shown)
 
 
-def _compared(signature: str, comet: str | None, a: TestSet, b: TestSet) -> str:
+def _compared(of: Evaluated, comet: str | None, a: TestSet, b: TestSet) -> str:
     """Return the comparison on a test set, under the names that it has in both runs if these are not both "test"."""
     right, translated_a, translated_b, source = read_aligned(a.references, a.hypotheses, b.hypotheses, a.sources)
-    scoring = scoring_of(task_of(a.references.suffix[1:]), tokenizer_for(a.references, signature))
-    with with_comet(scoring, comet, "evaluate.comet", lambda _: source) as scoring:
+    with with_comet(of.scoring(a.references), comet, "evaluate.comet", lambda _: source) as scoring:
         text = comparison_text(side_by_side(scoring, translated_a, translated_b, right, source))
     names = a.references.stem, b.references.stem
     return text if names == ("test", "test") else f"Test set: {names[0]} of A, {names[1]} of B\n{text}"
@@ -170,13 +174,12 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
             found = [fetch(client, name, Path(folder) / str(number)) for number, name in enumerate(chosen_runs(chosen, client))]
             runs = [_on_page(number, run, client, uri) for number, run in enumerate(found, start=1)]
             unfinished = _unfinished(chosen, client)
-        tests, signature = [], found[0].settings.get("signature", "")
+        tests = []
         for references, first in found[0].tests.items():
             right, source = read_aligned(first.references, first.sources)
             shared = [(run, own.tests[references]) for run, own in zip(runs, found, strict=True) if references in own.tests]
             texts = [(run, test.references.stem, read_aligned(test.hypotheses, first.references)[0]) for run, test in shared]
-            scoring = scoring_of(task_of(first.references.suffix[1:]), tokenizer_for(first.references, signature))
-            tests.append(runs_page.compared(first.references.stem, scoring, texts, right, source))
+            tests.append(runs_page.compared(first.references.stem, found[0].scoring(first.references), texts, right, source))
     price = params.machine.price_per_hour and params.machine.price_per_hour * params.machine.nodes("train")
     write_text(chosen.page, runs_page.render(runs, tests, unfinished, price))
     print(f"{chosen.page}: {len(runs)} runs")
@@ -230,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"
             raise UserError(fault, "Name two runs with the same test set.")
-        compared = [_compared(a.settings.get("signature", ""), params.evaluate.comet, *tests) for tests in shared]
+        compared = [_compared(a, params.evaluate.comet, *tests) for tests in shared]
     settings = table_of("setting", a.settings, b.settings, changed=True) if a.settings != b.settings else "The settings are the same."
     heading = f"A is {a.name} ({a.run_id})\nB is {b.name} ({b.run_id})"
     parts = [heading, settings, table_of("metric", a.metrics, b.metrics), *compared]

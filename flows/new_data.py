@@ -102,13 +102,8 @@ def look(found: FoundEntry, machine: Machine) -> tuple[Versions, list[str]]:
     now = versions(found, machine, {**before, **told})
     if not before and MANIFEST.exists() and (manifest := read_output(MANIFEST))["corpus"] == corpus:
         before = dict(now) | {origin["file"]: Version(origin["sha256"]) for origin in manifest["origin"] if "file" in origin}
-        write_json(_file(corpus, "taken"), before)
+        write_json(file_of(corpus, "taken"), before)
     return now, changes(now, before) if changes(now, told) else []
-
-
-def note_told(corpus: str, now: Versions) -> None:
-    """Note the versions of which a watcher has told, or need not tell."""
-    write_json(_file(corpus, "told"), now)
 
 
 @contextmanager
@@ -130,7 +125,7 @@ def taking_in(corpus: str, params: Params) -> Iterator[list[str]]:
         if entry.path.parent == OWN_ENTRIES and files & set(new):
             update_entry(entry.entry.name)
     yield new
-    write_json(_file(corpus, "taken"), now)
+    write_json(file_of(corpus, "taken"), now)
 
 
 def train_champion_further(document: dict[str, Any]) -> None:
@@ -147,11 +142,11 @@ def train_champion_further(document: dict[str, Any]) -> None:
     check_params(document)
 
 
-def _file(corpus: str, kind: str) -> Path:
+def file_of(corpus: str, kind: str) -> Path:
     return STATE / "watch" / f"{corpus}-{kind}.json"
 
 
 def _read(corpus: str, kind: str) -> Versions:
     """Return the versions of a file; empty if none is known."""
-    file = _file(corpus, kind)
+    file = file_of(corpus, kind)
     return {name: Version(*version) for name, version in read_json(file).items()} if file.exists() else {}

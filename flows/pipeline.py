@@ -284,10 +284,7 @@ def run_flow(parameters: Mapping[str, Any]) -> int:
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
-
-    Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all its processes have ended.
-    """
+    """Run the pipeline as a Prefect flow, on the configured server or a temporary one. Ends with the exit code of the stage that failed."""
     parser = Parser(prog="python -m flows.pipeline", description=main.__doc__)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     setting = "a setting of this run: train.updates=50"

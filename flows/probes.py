@@ -1,9 +1,4 @@
-"""What `transformer-core doctor` runs: it writes, finds and removes an object in the DVC remote or MLflow, and reads Prefect's automations.
-
-python -m flows.probes dvc NAME
-python -m flows.probes mlflow ADDRESS
-python -m flows.probes prefect ADDRESS
-"""
+"""What `transformer-core doctor` runs: it writes, finds and removes an object in the DVC remote or MLflow, or reads automations."""
 
 import sys
 

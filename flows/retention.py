@@ -18,7 +18,7 @@ from flows.dvc.worktree import remove_worktree
 from flows.process.paths import DVC_LOCK
 from flows.process.runner import reports_errors
 from transformer_core.cli.arguments import Parser, positive_int
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, configuration_error, first_line
 from transformer_core.files import WORKTREES, is_locked, read_json
 from transformer_core.project import check_repository, git
 
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sizes.setdefault(one.kind, []).append(size)
     for kind, of_kind in sizes.items():
         print(f"{kind}: {len(of_kind):,}, {sum(of_kind) / 1e6:,.1f} MB{' removed' if chosen.free else ''}")
+    if chosen.free:
+        git(Path(), "prune", f"--expire={chosen.days}.days.ago")  # Untracked files of snapshots.
     if not chosen.free or not found:
         print("Remove them with: python -m flows.retention --free" if found else f"nothing is older than {chosen.days} days")
     return 0
@@ -86,13 +88,17 @@ def worktrees() -> Iterator[Old]:
 
 def cached(before: float) -> Iterator[Old]:
     """Yield the objects in DVC's cache that nothing names: no commit, experiment, worktree or workspace, and no later run of a stage."""
+    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
     from dvc.repo import Repo  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # It warns of each output whose sum is not in dvc.lock.
     with Repo() as repo:
         folder, runs = Path(repo.cache.local.path), Path(repo.stage_cache.cache_dir).glob("*/*/*")
         # With `force` a folder whose listing is in no cache here, as in a new clone, needs nothing: without it its files are no folder.
-        needed = {found.value for objects in repo.used_objs(force=True).values() for found in objects}
+        try:
+            needed = {found.value for objects in repo.used_objs(force=True).values() for found in objects}
+        except DvcException as error:  # Its cause names the file.
+            raise configuration_error(f"dvc: {first_line(error.__cause__ or error)}", "Check it with: dvc status") from None
     files = [run.read_bytes() for run in runs if run.stat().st_mtime >= before]
     files += [lock.read_bytes() for lock in WORKTREES.glob(f"*/{DVC_LOCK}")]  # Of runs that failed, or run.
     for sum_or_folder in {found.decode() for file in (*files, committed()) for found in _SUM.findall(file)}:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from prefect.events import Event
 from prefect.settings import PREFECT_API_URL
 
-from flows.new_data import look, note_told
+from flows.new_data import file_of, look
 from flows.places.work_pool import prefect_client
 from flows.process.runner import echo, reports_errors
 from transformer_core.cli.arguments import Parser, positive_float
 from transformer_core.config import load_params
 from transformer_core.corpus.sources.catalogue import find_entry
 from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import write_json
 
 EVENT, RESOURCE = "transformer.corpus.changed", "transformer.corpus"
 # Files that are younger may still be written, and a corpus has several.
@@ -33,7 +34,7 @@ def tell(corpus: str) -> list[str]:
         event = Event.model_validate({"event": EVENT, "resource": resource, "payload": {"changed": new}})
         with prefect_client() as client:  # Not `emit_event`, which tells no failure.
             client.request("POST", "/events", json=[event.model_dump(mode="json")])
-    note_told(corpus, now)
+    write_json(file_of(corpus, "told"), now)
     return new
 
 

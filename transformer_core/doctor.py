@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ import requests
 from transformer_core.config import PARAMS_FILE, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, machine_errors, without_logins
 from transformer_core.files import is_locked, locked
+from transformer_core.places import Slurm
 from transformer_core.project import check_repository
 
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
@@ -183,9 +185,12 @@ def _check_heartbeat(root: Path) -> str:
 
 
 def _check_slurm(root: Path) -> str:
-    if not any(place.on == "slurm" for place in load_params(root / PARAMS_FILE).machine.places.values()):
+    places = [place for place in load_params(root / PARAMS_FILE).machine.places.values() if isinstance(place, Slurm)]
+    if not places:
         return "no place on Slurm"
-    return _run(["sbatch", "--test-only", "--wrap=true"], root, "Try it: sbatch --test-only --wrap=true")
+    options = [f"--{option}={value}" for option, value in {"time": places[0].time, **places[0].options}.items()]
+    command = ["sbatch", "--test-only", *options, "--wrap=true"]
+    return _run(command, root, f"Try it: {shlex.join(command)}")
 
 
 def _run(command: Sequence[str], root: Path, remedy: str) -> str:

@@ -107,7 +107,7 @@ def git(folder: Path, *arguments: str, remedy: str = "", **variables: str) -> st
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **variables}
     command = ["git", "-C", str(folder), *arguments]
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, text=True, errors="surrogateescape", env=environment).stdout.strip()
     except FileNotFoundError:
         raise UserError("git is not installed", "Install git: DVC needs it.", ExitCode.UNAVAILABLE) from None
     except subprocess.CalledProcessError as error:

@@ -31,6 +31,7 @@ from flows.process.exits import TRANSIENT
 from flows.process.paths import STATE, settings_up_to, stages
 from flows.process.patience import retry
 from flows.process.runner import STARTERS, StageError, echo, exit_file
+from flows.process.signals import grace_seconds
 from transformer_core.config import Machine, Params
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, did_you_mean
 from transformer_core.files import locked, read_json
@@ -83,7 +84,8 @@ class Job(NamedTuple):
         """Return the report of the node whose error no retry mends, else of the first that failed or is done; None without any."""
         reports = [read_json(file) for file in self.reports()]
         failed = [report for report in reports if report["code"]]  # A node that loses another ends with 69.
-        return next((report for report in failed if report["code"] not in TRANSIENT), next(iter([*failed, *reports]), None))
+        done = reports if exit_file(f"{self.stage}-node-0").exists() else []  # Node 0 writes the outputs.
+        return next((report for report in failed if report["code"] not in TRANSIENT), next(iter([*failed, *done]), None))
 
     def tries_again(self, code: int, states: Iterable[Path], now: float) -> bool:
         """Return whether to queue the job again: after a fault that may pass, for `machine.patience_hours` after its last progress.
@@ -134,9 +136,9 @@ class Scheduler(ABC):
         grace = self.job.machine.grace_seconds + ENDING_SECONDS
         return environment.from_string(text).render(self.place.model_dump() | job | values, port=RENDEZVOUS_PORT, grace=grace)
 
-    def answer(self, question: Callable[[], Answer]) -> Answer:
-        """Return the answer of a scheduler, which is asked again while it is away: its jobs go on."""
-        return retry(self.job.machine.patience_hours, question, partial(echo, stream=sys.stderr))
+    def answer(self, question: Callable[[], Answer], seconds: float = inf) -> Answer:
+        """Return the answer of a scheduler, which is asked again while it is away, for so many seconds at most: its jobs go on."""
+        return retry(min(self.job.machine.patience_hours, seconds / 3600), question, partial(echo, stream=sys.stderr))
 
 
 def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
@@ -167,21 +169,27 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     job = Job.of(stage, params)
     with locked(STATE / "locks" / f"{stage}-place", f"stage {stage}"):
         scheduler: Scheduler = resolve_name(_SCHEDULERS[place.on])(place, job)
-        number, goes_on = scheduler.answer(scheduler.find), " goes on"
-        if number is None:
+        number = found = scheduler.answer(scheduler.find)
+        if found is None:
             job.clear()
-            number, goes_on = scheduler.answer(scheduler.submit), ""
-        echo(f"{stage}: job {number} of {place.on}{goes_on}, log {job.file('log')}", sys.stderr)
+        job.file("stop").unlink(missing_ok=True)
         log = _Log(job.file("log"))
         try:
+            number = found or scheduler.answer(scheduler.submit)
+            echo(f"{stage}: job {number} of {place.on}{' goes on' if found else ''}, log {job.file('log')}", sys.stderr)
             _follow(scheduler, number, log)
         except Interrupted:
             job.file("stop").touch()
-            with suppress(UserError):
-                scheduler.stop(number)
-                _follow(scheduler, number, log, time.monotonic() + params.machine.grace_seconds)
+            seconds, ended = grace_seconds(), "was stopped"
+            deadline = time.monotonic() + seconds
+            try:
+                if number := number or scheduler.answer(scheduler.find, seconds):  # It may have been submitted just now.
+                    scheduler.answer(partial(scheduler.stop, number), seconds)
+                    _follow(scheduler, number, log, deadline)
+            except UserError as error:
+                ended = f"may go on: {error.message}"
             outcome = job.outcome()
-            raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number} was stopped") from None
+            raise Interrupted(outcome["message"] if outcome else f"{stage}: job {number or job.name} {ended}") from None
     return _closing_line(job, number)
 
 
@@ -204,7 +212,7 @@ def _follow(scheduler: Scheduler, number: str, log: "_Log", deadline: float = in
     """Pass the log on until the job has ended or the deadline has passed. Says why it waits."""
     told = ""
     while True:
-        seen = scheduler.answer(partial(scheduler.look, number))
+        seen = scheduler.answer(partial(scheduler.look, number), deadline - time.monotonic())
         log.pass_on()
         if seen.phase == "ended" or time.monotonic() >= deadline:
             return

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from flows.process.runner import echo, in_background
 from flows.record.alarms import LINK, link_of
 from flows.record.run import ARTIFACTS, NAME, RUN_FILE, RunRecord, Table, read_record, records
-from flows.record.server import PARENT_TAG, RECORD, connect, experiment_id, reaching, run_link, search
+from flows.record.server import PARENT_TAG, RECORD, connect, database, experiment_id, reaching, run_link, search
 from transformer_core.errors import first_line, for_terminal, without_logins
 from transformer_core.files import sha256_of, write_text
 
@@ -200,4 +200,4 @@ def _identities() -> list[str]:
 
 def _mark(uri: str, written: str) -> str:
     """Return what is noted of a record of this content that a server has: its address without a login."""
-    return f"{without_logins(uri)} {written}"
+    return f"{database(uri) or without_logins(uri)} {written}"

@@ -74,10 +74,7 @@ def create(file: Path) -> None:
 
 
 def connect(uri: str) -> "MlflowClient":
-    """Return a client of a server that has answered within `ANSWER_SECONDS`, or of a database in a file, created if it is missing.
-
-    Raises MlflowException: no answer.
-    """
+    """Return a client of a server that has answered in time, or of a database, created if missing. Raises MlflowException: no answer."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Imported here because it takes 1.4 seconds, which a stage with nothing to send saves.
@@ -99,10 +96,7 @@ def connect(uri: str) -> "MlflowClient":
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """Convert errors of MLflow, its database or the network in the block.
-
-    Raises `UserError`: 78 if MLflow refuses a value or the login, 69 if it is unavailable.
-    """
+    """Convert errors of MLflow, its database or the network to `UserError`: 78, MLflow refuses a value or the login; 69, it is away."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -21,14 +21,14 @@ _PARTS: dict[str, dict[str, Any]] = {
     "as the recipe": {},
     **{f"d_k {width}": {"model.d_k": width} for width in (12, 192)},
     **{
-        f"{energies} energies, d_k {width}": {**_ABLATION, "model.energies": energies, "model.d_k": width}
+        f"{energies} energies with d_k {width}": {**_ABLATION, "model.energies": energies, "model.d_k": width}
         for energies in ("dot", "additive")
         for width in (12, 48, 192)
     },
     "no warm-up": {"train.warmup": 1},
     "no residuals": {**_ABLATION, "model.residual": False},
     "pre-norm": {"model.norm": "pre"},
-    **{f"{norm}-norm, 6 layers": {"model.norm": norm, "model.layers": 6} for norm in ("post", "pre")},
+    **{f"{norm}-norm with 6 layers": {"model.norm": norm, "model.layers": 6} for norm in ("post", "pre")},
     "1 head": {"model.heads": 1},
     **{f"{heads} heads": {"model.heads": heads} for heads in (2, 8)},
     "learned positions": {"model.positions": "learned"},

@@ -18,7 +18,7 @@ from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, So
 from transformer_core.decoding.glossary import Glossary
 from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
 from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
-from transformer_core.errors import configuration_error, did_you_mean
+from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.models.directory import ModelConfig
 from transformer_core.schema import validate_document
 
@@ -162,6 +162,8 @@ class Prepared(NamedTuple):
                 begun.append([self.reader.read(text) for text, _ in chunk])
                 starts: list[list[int]] = []
                 for line, (_, beginning) in zip(begun[-1], chunk, strict=True):
+                    if beginning and (unknown := self.engine.subword.of_target.unknown_characters(beginning)):
+                        raise UserError(f"--prefixes: {beginning}: the model has no {' '.join(sorted(unknown))}", "Leave them out.")
                     starts += [self.engine.subword.of_target.encode(beginning)[:-1], *[[]] * (len(line.parts) - 1)]
                 strings = [own for line in begun[-1] for own in line.strings]
                 yield SourceChunk([part for line in begun[-1] for part in line.parts], starts if self.wanted.prefixes else None, strings)
