@@ -4,8 +4,6 @@ import lzma
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -74,19 +72,6 @@ class Clone:
         done = subprocess.run(command, cwd=self.root, env=self.environment, input=stdin, text=True, timeout=300, check=False, **streams)
         assert done.returncode == code, done.stdout
         return done.stdout
-
-    @contextmanager
-    def beside(self, *command: str) -> Iterator[None]:
-        """A command runs beside the body, and must have ended with 0 within five minutes of its end; killed if the body fails."""
-        log = self.root.with_suffix(".log")
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, cwd=self.root, env=self.environment, stdout=output, stderr=output)
-        try:
-            yield
-            assert process.wait(timeout=300) == 0, log.read_text(encoding="utf-8")
-        finally:
-            process.kill()
-            process.wait()
 
     def copy(self, root: Path) -> "Clone":
         """All of it at `root`, with an environment of its own."""

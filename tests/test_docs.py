@@ -4,7 +4,6 @@ import argparse
 import ast
 import csv
 import re
-import subprocess
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -16,13 +15,12 @@ import torch
 from ruamel.yaml import YAML
 
 from flows.dvc.settings import settings_of_run
-from tests import settings_table
-from tests.clone import ROOT
+from tests import tables
+from tests.clone import ROOT, git
 from transformer_core import cli
 from transformer_core.config import Params
 
-LISTED = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-FILES = {name for name in LISTED.splitlines() if (ROOT / name).is_file()}
+FILES = {name for name in git("ls-files", "-co", "--exclude-standard", at=ROOT).splitlines() if (ROOT / name).is_file()}
 PAGES = sorted(name for name in FILES if name.endswith(".md"))
 # What a reader may be asked to read: about an hour and a half.
 MOST_WORDS = 22_000
@@ -60,23 +58,17 @@ def defined(path: Path) -> set[str]:
     return names
 
 
-def test_a_link_leads_to_a_file_and_a_heading() -> None:
+def test_a_link_leads_to_a_file_and_a_heading_and_a_name_to_its_definition() -> None:
+    checked = 0
     for page in PAGES:
-        for _, target in links(page):
+        for text, target in links(page):
             path, _, anchor = target.partition("#")
             file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
             assert file.exists(), (page, target)
             assert file.is_relative_to(ROOT), (page, target)
             assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), (page, target)
-
-
-def test_a_name_is_defined_in_the_file_or_folder_that_it_links() -> None:
-    checked = 0
-    for page in PAGES:
-        for text, target in links(page):
-            path = ((ROOT / page).parent / target.partition("#")[0]).resolve()
-            if re.fullmatch(r"`\w+`", text) and (path.suffix == ".py" or path.is_dir()):
-                assert text.strip("`") in defined(path), (page, text, target)
+            if re.fullmatch(r"`\w+`", text) and (file.suffix == ".py" or file.is_dir()):
+                assert text.strip("`") in defined(file), (page, text, target)
                 checked += 1
     assert checked
 
@@ -105,10 +97,9 @@ def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path
     assert checked
 
 
-def test_the_settings_are_those_of_the_schema() -> None:
-    page = text_of("docs/settings.md")
-    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(Params.model_fields)
-    assert settings_table.with_tables(page) == page, "python -m tests.settings_table"
+def test_the_settings_are_those_of_the_schema_and_the_commands_those_of_the_parsers_and_the_makefile() -> None:
+    assert re.findall(r"^## (\w+)$", text_of("docs/settings.md"), re.MULTILINE) == list(Params.model_fields)
+    assert [name for name in tables.PAGES if tables.page(name) != text_of(f"docs/{name}.md")] == [], "python -m tests.tables"
 
 
 def test_the_papers_table_2_is_that_of_its_file() -> None:

@@ -217,14 +217,8 @@ def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     rules = {"max_words": None, "max_ratio": None, "tree_order": "in-order", "tree_tags": True}
     clone.set({"download": {"corpus": "tiny-trees", "source": "id", "target": "tree"}, "clean": rules, "model": {"architecture": "parser"}})
-    clone.set(
-        {
-            "binarize": {"max_tokens": 200},
-            "train": {"best_by": "f1"},
-            "decode": {"engine": "torch", "max_extra": 300},
-            "publish": {"name": "tiny-parser"},
-        }
-    )
+    decode = {"engine": "torch", "max_extra": 300}
+    clone.set({"binarize": {"max_tokens": 200}, "train": {"best_by": "f1"}, "decode": decode, "publish": {"name": "tiny-parser"}})
     try:
         clone.run("dvc", "repro")
         metrics = read_json(clone.root / "results/scores.json")

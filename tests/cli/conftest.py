@@ -13,7 +13,6 @@ import torch
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.baselines.sizes import ConvolutionalSize, RecurrentSize
 from transformer_core.cli import main
-from transformer_core.corpus.text import write_lines
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
 from transformer_core.sizes import ModelSize
@@ -45,16 +44,10 @@ class Done(NamedTuple):
 Call = Callable[..., Done]
 
 
-def write(name: str, lines: list[str]) -> None:
-    """Write a file of lines in the folder of the test."""
-    write_lines(Path(name), lines)
-
-
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model directory for each of `SIZES`."""
     folder = tmp_path_factory.mktemp("models")
-    torch.set_num_threads(1)  # The models are tiny: a second thread would only wait.
     for name, size in SIZES.items():
         torch.manual_seed(6)  # With which the Transformer's translations are short, and mostly not empty.
         write_model(build(size, VOCAB), folder / name)

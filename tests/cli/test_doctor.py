@@ -139,12 +139,7 @@ def test_the_remote_of_dvc_is_written_and_read(healthy: Path, tmp_path_factory: 
 
 @pytest.mark.parametrize(
     ("mounted", "state", "mlflow"),
-    [
-        ("nfs4 rw", "ok", "warning"),
-        ("nfs rw,nolock", "warning", "warning"),
-        ("lustre localflock", "warning", "ok"),
-        ("ext4", "ok", "ok"),
-    ],
+    [("nfs4 rw", "ok", "warning"), ("nfs rw,nolock", "warning", "warning"), ("lustre localflock", "warning", "ok"), ("ext4", "ok", "ok")],
 )
 def test_local_locks_and_sqlite_on_nfs_warn(mounted: str, state: str, mlflow: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRANSFORMER_STATE", raising=False)

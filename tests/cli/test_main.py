@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import commands_table
 from tests.cli.conftest import COMMAND, Call
 from transformer_core import recipes
 
@@ -105,8 +104,3 @@ def test_a_broken_stream_changes_no_exit_code(streams: str, command: list[str], 
     os.close(unread)
     assert done.returncode == code
     assert re.fullmatch(said, done.stderr)
-
-
-def test_the_page_of_commands_has_the_options_of_the_parsers_and_the_targets_of_the_makefile() -> None:
-    page = commands_table.PAGE.read_text(encoding="utf-8")
-    assert commands_table.with_tables(page) == page, "python -m tests.commands_table"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, write
+from tests.cli.conftest import Call
 from transformer_core import recipes
+from transformer_core.corpus.text import write_lines
 
 DEEP = "/".join(["folder"] * 200)
 LONG, LONGER = " ".join(["the house"] * 3), " ".join(["the house"] * 50_000)
@@ -89,7 +90,7 @@ def before(call: Call) -> dict[Path, bytes | None]:  # noqa: ARG001  # In the fo
     for name in ("partial", "mixed", "corpora", DEEP):
         Path(name).mkdir(parents=True)
     for name, lines in TEXTS.items():
-        write(name, lines)
+        write_lines(Path(name), lines)
     Path("bad").write_bytes("das\nd\u00f6".encode() + b"\xff\nHaus\n")
     Path("linked").symlink_to("text.en")
     for folder in ("partial", "mixed"):
@@ -98,9 +99,9 @@ def before(call: Call) -> dict[Path, bytes | None]:  # noqa: ARG001  # In the fo
     Path("mixed/spm.model").symlink_to("../text.en")
     Path("corpora/taken.yaml").touch()
     splits = "{train: [{sacrebleu: wmt12}], valid: [{sacrebleu: wmt13}], test: [{sacrebleu: wmt14}]}"
-    write("corpora/web.yaml", ["name: web", "languages: [en, de]", "licence: CC0", "note: ''", f"splits: {splits}"])
+    write_lines(Path("corpora/web.yaml"), ["name: web", "languages: [en, de]", "licence: CC0", "note: ''", f"splits: {splits}"])
     edited = re.sub("tokens_per_microbatch: .*", "tokens_per_microbatch: 640", recipes.read("tatoeba"))
-    write("params.yaml", edited.replace("corpus: tatoeba", "corpus: web").split("\n"))
+    write_lines(Path("params.yaml"), edited.replace("corpus: tatoeba", "corpus: web").split("\n"))
     return contents()
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, write
+from tests.cli.conftest import Call
 from tests.embedding_metric import write_checkpoint
 from transformer_core.cli import main
+from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.external import Scorer
 
@@ -27,7 +28,7 @@ B = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch
 def files(call: Call) -> None:  # noqa: ARG001  # In the folder that it moves to.
     texts = {"a.en": SOURCES, "a.de": TARGETS, "a.hyp": A, "b.hyp": B, "ref.de": REFERENCES, "src.en": SOURCE}
     for name, lines in texts.items():
-        write(name, lines)
+        write_lines(Path(name), lines)
 
 
 def rows(out: str) -> list[list[str]]:
@@ -61,8 +62,8 @@ def test_tokens_are_pieces_with_log_probabilities_that_add_up(call: Call) -> Non
 
 def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(call: Call) -> None:
     plain = call("score", "--model", "transformer", "a.en", "a.de")
-    write("b.en", [*SOURCES, "", "  "])
-    write("b.de", [*TARGETS, "das Haus", ""])
+    write_lines(Path("b.en"), [*SOURCES, "", "  "])
+    write_lines(Path("b.de"), [*TARGETS, "das Haus", ""])
     done = call("score", "--model", "transformer", "--tokens", "b.en", "b.de")
     assert [row[0] for row in rows(done.out)[3:]] == ["-inf", "0.0000"]
     assert rows(done.out)[4][1:] == ["1", "</s> 0.0000"]
@@ -112,7 +113,7 @@ def test_the_name_of_a_file_need_not_be_utf8(capsysbinary: pytest.CaptureFixture
 
 
 def test_the_language_of_packed_references_is_that_of_the_text(call: Call) -> None:
-    write("ref.zh", REFERENCES)
+    write_lines(Path("ref.zh"), REFERENCES)
     Path("ref.zh.gz").write_bytes(gzip.compress(Path("ref.zh").read_bytes()))
     plain, packed = (call("compare", "a.hyp", "b.hyp", "--ref", name).out for name in ("ref.zh", "ref.zh.gz"))
     assert packed == plain
@@ -120,7 +121,7 @@ def test_the_language_of_packed_references_is_that_of_the_text(call: Call) -> No
 
 
 def test_a_document_holds_the_same_and_tokenised_references_are_pointed_out(call: Call) -> None:
-    write("ref.de", [line.replace(".", " .") for line in REFERENCES])
+    write_lines(Path("ref.de"), [line.replace(".", " .") for line in REFERENCES])
     done = call("compare", "a.hyp", "b.hyp", "--ref", "ref.de", "--json")
     assert (done.code, done.err) == (0, "ref.de: looks tokenised; compare these scores only with each other.\n")
     document = json.loads(done.out)

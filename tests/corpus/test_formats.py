@@ -22,12 +22,9 @@ def tmx(units: list[tuple[str, str]]) -> bytes:
 
 
 def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_language_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "m.tmx").write_text(
-        '<tmx xmlns="http://www.lisa.org/tmx14"><body><tu><tuv xml:lang="de-AT"><seg>Ein <hi>fettes</hi>\nWort &amp; mehr</seg>'
-        "</tuv></tu>"
-        '<tu><tuv lang="en"><seg>one</seg></tuv></tu></body></tmx>',
-        encoding="utf-8",
-    )
+    german = '<tu><tuv xml:lang="de-AT"><seg>Ein <hi>fettes</hi>\nWort &amp; mehr</seg></tuv></tu>'
+    body = f'<body>{german}<tu><tuv lang="en"><seg>one</seg></tuv></tu></body>'
+    (tmp_path / "m.tmx").write_text(f'<tmx xmlns="http://www.lisa.org/tmx14">{body}</tmx>', encoding="utf-8")
     assert list(file_lines(Side(tmp_path / "m.tmx", "de"))) == [b"Ein fettes Wort & mehr", b""]
     assert list(file_lines(Side(tmp_path / "m.tmx", "en"))) == [b"", b"one"]
 

@@ -41,3 +41,4 @@ def test_symbols_that_are_added_to_training_pairs_stay_whole() -> None:
     sides = zip(*with_symbols([Pair("cat Katze", "eine Katze.")] * 500, 0.9), strict=True)
     left, right = ([[symbol for symbol in SYMBOLS if symbol in text] for text in side] for side in sides)
     assert left == right
+    assert 400 < sum(map(bool, left)) < 500  # Binomial with p = 0.9: mean 450, standard deviation 6.7.

@@ -67,8 +67,7 @@ def test_a_vocabulary_that_is_too_large_is_told_with_the_largest_that_works(tmp_
         train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 9000, "type": kind}))
     assert list(tmp_path.iterdir()) == []
     largest = int(caught.value.message.split("at most ")[1].split(",")[0])
-    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": largest, "type": kind}))
-    assert Subword.load(tmp_path / "spm.model").vocab_size == largest
+    assert learnt_subword(SENTENCES, tmp_path / "spm.model", vocab_size=largest, type=kind).vocab_size == largest
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_and_no_text_at_all_are_told(tmp_path: Path) -> None:
@@ -80,8 +79,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_and_no_text_at_all_are_told(tmp_
 
 def test_a_very_long_line_is_learnt_from_too(tmp_path: Path) -> None:
     # SentencePiece's own limit, 4,192 bytes, would leave the line out without a word.
-    train_subword([*SENTENCES, "ж " * 4000], tmp_path / "spm.model", settings)
-    assert UNK not in Subword.load(tmp_path / "spm.model").encode("ж")
+    assert UNK not in learnt_subword([*SENTENCES, "ж " * 4000], tmp_path / "spm.model", vocab_size=180).encode("ж")
 
 
 def test_what_is_no_model_is_told(tmp_path: Path, subword: Subword) -> None:

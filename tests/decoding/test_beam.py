@@ -183,14 +183,6 @@ def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: floa
     assert len(output.tokens) < 50
 
 
-def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
-    tokens = random_sources(1, seed=9)[0]
-    best = searched(model, [tokens], BEAM)[0][0]
-    forced = forced_log_probabilities(model, tokens, best.tokens).sum().item()
-    assert best.log_probability == pytest.approx(forced, abs=1e-9)
-    assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
-
-
 def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_on(model: Transformer) -> None:
     sources = random_sources(6, seed=10)
     prefixes = [[7, 8], [], [9], [4, 4, 4, 4], [5], []]
@@ -240,15 +232,12 @@ def test_the_greatest_are_those_of_topk_also_among_equals(rows: int, width: int,
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
-def test_the_normaliser_is_that_of_torch_and_depends_on_no_other_row(scale: float) -> None:
+def test_the_normaliser_is_that_of_torch_depends_on_no_other_row_and_is_summed_in_float32(scale: float) -> None:
     logits = scale * torch.randn(33, 70_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     logits[:, 3] = -torch.inf
     together = logsumexp(logits)
     assert torch.allclose(together, logits.logsumexp(dim=1), rtol=1e-12, atol=0)
     assert torch.equal(torch.cat([logsumexp(row[None]) for row in logits]), together)
     assert torch.equal(logsumexp(logits[5:9]), together[5:9])
-
-
-def test_low_precision_is_summed_in_float32() -> None:
-    logits = torch.randn(4, 40_000, generator=torch.Generator().manual_seed(2)).bfloat16()
-    assert torch.allclose(logsumexp(logits), logits.double().logsumexp(dim=1).float(), rtol=1e-6)
+    low = logits[:4].bfloat16()
+    assert torch.allclose(logsumexp(low), low.double().logsumexp(dim=1).float(), rtol=1e-6)

@@ -43,7 +43,9 @@ def test_hypotheses_have_scores_best_first_and_the_engine_asked_for_finds_them(d
     assert [type(engine) for engine in own._engines.values()] == [CTranslate2Engine]  # Loaded once.
 
 
-def test_wrong_options_are_named(directory: Path) -> None:
+def test_wrong_options_and_one_text_instead_of_a_list_are_named(directory: Path) -> None:
+    with pytest.raises(TypeError, match="one text; put it in a list"):
+        load(directory).translate("the dog")
     for options, fault in (
         ({"beams": 9}, r"options: beams: unknown key\. Did you mean beam"),
         ({"engine": "torch"}, "options: engine: unknown key"),
@@ -70,8 +72,3 @@ def test_a_precision_and_a_shortlist_that_were_not_asked_for_give_way(directory:
     assert load(model, directory).translate([""]) == [""]
     own_and_asked = replace(load(model, engine="ctranslate2"), shortlist=False)
     assert own_and_asked.prepared().wanted.precision == "float32"
-
-
-def test_one_text_is_no_list_of_lines(directory: Path) -> None:
-    with pytest.raises(TypeError, match="one text; put it in a list"):
-        load(directory).translate("the dog")

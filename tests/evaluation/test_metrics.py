@@ -149,12 +149,9 @@ def test_each_way_of_tokenising_leaves_its_mark_and_text_as_people_write_it_has_
     assert (TOKENISED_NOTE in warnings([line])) == (line in LEFT)
 
 
-def test_a_few_marked_lines_are_typing_errors() -> None:
+def test_a_few_marked_lines_are_typing_errors_and_of_many_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
     assert warnings([], allow_tokenised=False) == []
     assert warnings(["Ein Hund läuft ."] + ["Ein Hund läuft."] * 10, allow_tokenised=False) == []
-
-
-def test_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
     with refused(65, r"data/raw/test\.de:3: .*67% of the lines.*evaluate\.allow_tokenised: true"):
         warnings(["Ein Hund.", "", "Ein Hund läuft .", "Ja , gern"], allow_tokenised=False)
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.flows.publishing import REFERENCES, before_publish
 from tests.flows.stages import set_params, stage_here
 from tests.flows.test_train_stage import prepare
 from tests.serving import Quiet, serving
+from tests.waiting import wait_for
 from transformer_core.config import Machine, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.files import read_json, write_json
@@ -52,15 +52,18 @@ TROUBLES = {
 @pytest.mark.usefixtures("empty_directory")
 @pytest.mark.parametrize("cause", [*TROUBLES, ""])
 def test_each_trouble_of_a_training_is_told_once_in_a_run(cause: str, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarms, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(alarms, "CHECK_SECONDS", 0.01)
+    looks, troubles = list[int](), Vitals.troubles
+    monkeypatch.setattr(Vitals, "troubles", lambda *given: looks.append(1) or troubles(*given))
     address, texts = hook
     vitals, settings, text = TROUBLES.get(cause, ({"speeds": [1000.0, *[900.0] * 50], "skipped": [7, 8]}, {}, ""))
     record = RunRecord(id="f00d")
     record.write()
     (record.folder / alarms.LINK).write_text("http://mlflow/#/runs/1")
     for _ in range(2):  # The second is the same run, started again.
+        looks.clear()
         with watching(Vitals(**vitals), Machine(alarm_url=address, **settings), record, Path(), Path("exit.json")):
-            time.sleep(0.5)
+            wait_for(lambda: len(looks) > 2)  # The third comes after all that the one before has sent.
     assert [found.startswith(text) and found.endswith(" http://mlflow/#/runs/1") for found in texts] == [True] * bool(cause)
     following = Vitals()
     for update in (3, 7, 8, 9):

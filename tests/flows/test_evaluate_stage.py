@@ -9,11 +9,12 @@ import pytest
 
 from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_run
-from flows.record.run import RunRecord, read_record, records
+from flows.record.run import RunRecord
 from flows.stages.evaluate import attention_of, gather, run
 from tests.embedding_metric import write_checkpoint
 from tests.evaluation.test_report import a_report
 from tests.flows.stages import changed, set_params, stage_here
+from tests.flows.test_train_stage import recorded
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
 from transformer_core import recipes
@@ -53,12 +54,6 @@ def lay_out(root: Path) -> None:
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: tiny"))
     put_model(Transformer(SIZE, VOCAB), root)
-
-
-def recorded() -> list[RunRecord]:
-    """The records of evaluations, the earliest first."""
-    found = [record for path in records().glob("evaluation-*") if (record := read_record(path.name))]
-    return sorted(found, key=lambda record: record.start_ms)
 
 
 def put_model(model: Transformer | Recurrent, root: Path) -> None:

@@ -2,9 +2,9 @@
 
 import fcntl
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +16,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[
     """A machine with three GPUs, one that has failed, and locks of its own."""
     program("nvidia-smi", 'printf "0, GPU-a\\n1, GPU-b\\nUnable to determine the device handle for GPU3\\n2, GPU-c\\n"')
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("flows.process.gpus._PAUSE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -54,10 +53,11 @@ def test_gpus_are_named_as_for_cuda(monkeypatch: pytest.MonkeyPatch, chosen: str
     assert list(visible_gpus()) == names
 
 
-def test_a_run_without_free_gpus_says_so_once_and_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_waits_and_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     other = (tmp_path / "transformer-gpu-GPU-b.lock").open("w")
     fcntl.flock(other, fcntl.LOCK_EX)
-    threading.Timer(0.3, other.close).start()
+    pauses = iter([bool, bool, other.close])  # The GPU is free after the third.
+    monkeypatch.setattr("flows.process.gpus.time", SimpleNamespace(sleep=lambda _: next(pauses)()))
     with free_gpus(3):
         assert other.closed
     assert capsys.readouterr().err == "waiting for 3 of 3 GPUs, of which 2 are free\n"

@@ -14,11 +14,11 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 
 from flows.dvc.settings import settings_of_run
-from flows.new_data import Versions, look, note_told, taking_in, train_champion_further, versions
+from flows.new_data import Versions, file_of, look, taking_in, train_champion_further, versions
 from flows.stages import publish
 from tests.clone import Clone
 from tests.flows.prefect_server import ended, worker_at
-from tests.flows.publishing import before_publish
+from tests.flows.publishing import MANIFEST, before_publish
 from tests.flows.stages import set_params
 from tests.refusals import refused
 from tests.serving import Quiet, serving
@@ -75,7 +75,7 @@ def test_a_watcher_tells_each_change_once_and_a_run_takes_it_in(address: str) ->
     Path("served/more.en").write_text("two dogs\n")
     now, new = looked()
     assert new == sorted(["../own.de", "../own.en", address])
-    note_told("own", now)
+    write_json(file_of("own", "told"), now)
     assert looked()[1] == []
     with pytest.raises(KeyError), taking_in("own", load_params()):
         raise KeyError
@@ -98,11 +98,8 @@ def test_a_file_of_trees_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_after_a_run_without_a_watcher_its_files_count_as_taken(address: str) -> None:
-    side = {"sha256": "0" * 64, "lines": 1}
-    splits = {split: {"pairs": 1, "files": {"en": side, "de": side}} for split in ("train", "valid", "test")}
     origin = [{"split": "train", "file": f"../own.{side}", "sha256": sha256_of(Path(f"own.{side}"))} for side in ("en", "de")]
-    manifest = {"corpus": "own", "source": "en", "target": "de", "licence": None, "splits": splits, "origin": origin}
-    write_json(Path("data/raw/manifest.json"), manifest)
+    write_json(Path("data/raw/manifest.json"), MANIFEST | {"corpus": "own", "origin": origin})
     assert looked()[1] == []
     write_own(29)
     assert looked()[1] == ["../own.de", "../own.en"]

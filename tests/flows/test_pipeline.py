@@ -240,14 +240,12 @@ def test_a_live_run_marked_as_crashed_runs_again(client: SyncPrefectClient, monk
     """As the automation for lost machines does after the server was away."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_server)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.2)
-    behave(
-        "train",
-        f"""from prefect.states import Crashed; from prefect.client.orchestration import get_client
+    code = f"""from prefect.states import Crashed; from prefect.client.orchestration import get_client
 os.environ['PREFECT_API_URL'], run = {prefect_server!r}, os.environ['TRANSFORMER_FLOW_RUN_ID']
 with get_client(sync_client=True) as client:
     client.set_flow_run_state(run, Crashed(), force=True)
-    while client.read_flow_run(run).state_name != 'Running': time.sleep(0.1)""",
-    )
+    while client.read_flow_run(run).state_name != 'Running': time.sleep(0.1)"""
+    behave("train", code)
     state = run_pipeline()
     assert state.is_completed(), state.message
     names = [str(one.name) for one in client.read_flow_run_states(state.state_details.flow_run_id)]

@@ -101,19 +101,14 @@ def test_a_job_is_queued_again_for_hours_after_its_last_saved_state(tmp_path: Pa
     assert not Job.of("train", settings("train", warmup=401)).tries_again(75, [state], submitted)  # It was not submitted.
 
 
-def test_a_slurm_job_has_the_options_of_its_place() -> None:
+def test_a_slurm_job_has_the_options_of_its_place_and_a_prelude_that_can_be_read() -> None:
     place = Slurm(on="slurm", time="24:00:00", gpus=8, options={"partition": "gpu"})
     script = SlurmQueue(place, Job.of("train", settings(grace_seconds=200))).script()
     assert {f"#SBATCH --{option}" for option in ("gpus-per-node=8", "partition=gpu", "signal=TERM@230")} <= set(script.splitlines())
-    with refused(78, r"prelude: nowhere\.sh: No such file"):
-        SlurmQueue(Slurm(on="slurm", time="12", prelude="nowhere.sh"), Job.of("train", settings())).script()
-
-
-def test_a_prelude_that_is_not_in_utf8_is_refused(tmp_path: Path) -> None:
-    prelude = tmp_path / "prelude.sh"
-    prelude.write_bytes("# Für den Rechner".encode("latin-1"))
-    with refused(78, r"prelude: .*prelude\.sh: not valid UTF-8 \(byte 3\)"):
-        SlurmQueue(Slurm(on="slurm", time="12", prelude=str(prelude)), Job.of("train", settings())).script()
+    Path("latin.sh").write_bytes("# Für den Rechner".encode("latin-1"))
+    for prelude, fault in (("nowhere.sh", "No such file"), ("latin.sh", r"not valid UTF-8 \(byte 3\)")):
+        with refused(78, f"prelude: {prelude}: {fault}"):
+            SlurmQueue(Slurm(on="slurm", time="12", prelude=prelude), Job.of("train", settings())).script()
 
 
 def objects(place: Kubernetes) -> list[Any]:

@@ -43,7 +43,7 @@ def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
     before, _, drawn = shown.decode().partition("going on after update 1,000\r\n")
     assert before == ""
     assert " 50%" in drawn.partition("\r")[2].splitlines()[0]
-    assert drawn.rstrip().endswith("2000 of 2000 updates, 00:00, 100 tok/s")
+    assert drawn.rpartition("2000 of 2000 updates, 00:")[2].rstrip()[2:] == ", 100 tok/s"
 
 
 def test_a_terminal_that_is_closed_ends_no_training() -> None:

@@ -66,17 +66,16 @@ class Running:
         self.clone, self.slurm = clone, slurm
         self.log = clone.root.with_suffix(".log")
         self.start()
-        wait_for(lambda: slurm.jobs("RUNNING"), "no job runs", pause=0.2, process=self.process)
-        self.wait_for_state()
-        (self.job,) = slurm.jobs("RUNNING")
+
+    def begin(self) -> None:
+        wait_for(lambda: self.slurm.jobs("RUNNING"), "no job runs", pause=0.2, process=self.process)
+        wait_for(lambda: list((self.clone.root / ".state").glob("*/state-*.pt")), "no state was saved", 0.1, self.process)
+        (self.job,) = self.slurm.jobs("RUNNING")
 
     def start(self) -> None:
         repro = ["dvc", "repro", "train"]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(repro, cwd=self.clone.root, env=self.clone.environment, stdout=output, stderr=output)
-
-    def wait_for_state(self) -> None:
-        wait_for(lambda: list((self.clone.root / ".state").glob("*/state-*.pt")), "no state was saved", 0.1, self.process)
 
     def ended(self) -> int:
         return self.process.wait(300)
@@ -94,14 +93,17 @@ def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: 
         (clone.root / ".state/prelude").write_text("export PYTHONPATH=$PWD/.state:$PYTHONPATH")
         clone.set({"train": changes, "machine": {"places": {"train": {**PLACE, "prelude": ".state/prelude"}}}})
     made = Running(clone, slurm)
-    yield made
-    for process in (*psutil.Process(made.process.pid).children(recursive=True),) if made.process.poll() is None else ():
-        process.kill()
-    made.process.kill()
-    made.process.wait()
-    for job in slurm.jobs("RUNNING", "PENDING", "COMPLETING"):
-        slurm.run("scancel", job)
-    wait_for(lambda: not slurm.jobs("RUNNING", "PENDING", "COMPLETING"), "a job is left", pause=0.5)
+    try:
+        made.begin()
+        yield made
+    finally:
+        for process in (*psutil.Process(made.process.pid).children(recursive=True),) if made.process.poll() is None else ():
+            process.kill()
+        made.process.kill()
+        made.process.wait()
+        for job in slurm.jobs("RUNNING", "PENDING", "COMPLETING"):
+            slurm.run("scancel", job)
+        wait_for(lambda: not slurm.jobs("RUNNING", "PENDING", "COMPLETING"), "a job is left", pause=0.5)
 
 
 # Saves at each update to a slow disk: Slurm has time to notice something.

@@ -279,15 +279,14 @@ def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_t
     assert lineage()["git_dirty"] == "true"
 
 
-URI = "sqlite:///mlflow.db"
 # Processes that wait for each other before they create the record.
-AT_ONCE = f"""
+AT_ONCE = """
 import sys
 import mlflow.store.tracking.sqlalchemy_store
 from flows.record.server import connect, experiment_id
 print("ready", flush=True)
 sys.stdin.readline()
-print(experiment_id(connect("{URI}")))
+print(experiment_id(connect("sqlite:///mlflow.db")))
 """
 
 

@@ -36,16 +36,12 @@ def test_without_positions_permuting_the_source_permutes_the_memory() -> None:
     assert torch.allclose(encoded(model, SOURCE[:, ORDER]), encoded(model, SOURCE)[:, ORDER], rtol=0, atol=1e-13)
 
 
-def test_without_positions_the_decoder_still_depends_on_the_order_of_earlier_words() -> None:
+def test_without_positions_the_decoder_still_depends_on_the_order_of_earlier_words_and_there_is_no_max_length() -> None:
     """A position sees itself and those before it, so that the second of two tokens is another than the first."""
     model, target = built("none"), torch.tensor([[2, 5, 7, 11]])
     mask = torch.ones_like(SOURCE, dtype=torch.bool)
     plain, swapped = (model(SOURCE, mask, target[:, order]) for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
     assert not torch.allclose(plain[:, 3], swapped[:, 3], atol=1e-3)
-
-
-def test_without_positions_there_is_no_max_length_and_no_parameter_of_positions() -> None:
-    model = built("none")
     assert model.most_positions is None
     assert set(model.state_dict()) == set(built("sinusoidal").state_dict())
 

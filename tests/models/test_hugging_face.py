@@ -10,13 +10,12 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from mlflow.pyfunc.model import PythonModelContext
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from flows.record.served_model import ServedTranslator
 from tests.clone import bundled
+from tests.flows.test_served_model import predictor
 from tests.models.on_disk import SMALL, translations, with_drawn_norms, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core import load
@@ -176,9 +175,7 @@ def test_an_imported_model_is_served_and_translates_a_corpus(tmp_path: Path) -> 
     """As `load` translates with it, with the search of its generation_config.json, or with that of the source `translated`."""
     directory, texts = tmp_path / "model", SOURCES[:6]
     import_model(marian(tmp_path / "marian"), directory)
-    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
-    served.load_context(context)
-    found = served.predict(context, texts, {"max_extra": 9})
+    found = predictor(directory)(texts, {"max_extra": 9})
     assert found == load(directory).translate(texts, max_extra=9)
     assert len({*found}) > 1
     wanted, pairs = Translated(corpus="news", model="opus", side="target", beam=2), [Pair(text.encode(), b"") for text in texts]

@@ -106,12 +106,6 @@ def test_3_2_1_attention_of_one_query_is_the_formula_by_hand() -> None:
             assert attended[0, row, column].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_3_2_2_and_3_3_projections_carry_no_bias_and_the_feed_forward_network_does() -> None:
-    attention, feed_forward = MultiHeadAttention(BASE), FeedForward(BASE)
-    assert sum(parameter.numel() for parameter in attention.parameters()) == 4 * 512 * 512
-    assert sum(parameter.numel() for parameter in feed_forward.parameters()) == 2 * 512 * 2048 + 2048 + 512
-
-
 def test_5_4_dropout_is_on_sub_layers_and_on_embedding_plus_position_and_nowhere_else() -> None:
     built = Transformer(BASE, VOCAB)
     sites = {name for name, module in built.named_modules() if isinstance(module, Dropout) and module.probability > 0}
@@ -209,12 +203,6 @@ def test_3_3_the_feed_forward_network_is_two_convolutions_of_kernel_size_1() -> 
             convolution.bias.copy_(linear.bias)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     assert torch.allclose(network(x), outer(functional.relu(inner(x.mT))).mT, atol=1e-12)
-
-
-def test_3_5_the_first_two_positions_of_width_4() -> None:
-    # Angles 0 and 0, then 1 and 1 / 10000^(2/4) = 0.01.
-    expected = [[0.0, 1.0, 0.0, 1.0], [0.8414709848, 0.5403023059, 0.0099998333, 0.9999500004]]
-    assert sinusoidal_positions(2, 4).tolist() == [pytest.approx(row, abs=1e-7) for row in expected]
 
 
 def test_5_4_label_smoothing_prefers_a_model_of_worse_perplexity() -> None:

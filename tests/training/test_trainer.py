@@ -808,15 +808,10 @@ def test_devices_find_the_gradients_of_one_dropout_on(of_devices: dict[int, Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3])
-def test_devices_resume_to_the_bit_dropout_on(of_devices: dict[int, Path], devices: int) -> None:
+def test_devices_resume_to_the_bit_and_one_goes_on_from_several(of_devices: dict[int, Path], split: BinarizedSplit, devices: int) -> None:
+    """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
     found = torch.load(of_devices[devices] / "found.pt", weights_only=True)
     assert {stop: found[f"stopped {stop}"] for stop in STOPS} == dict.fromkeys(STOPS, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 3])
-def test_one_device_goes_on_where_several_stopped(of_devices: dict[int, Path], split: BinarizedSplit, devices: int) -> None:
-    """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
     model = build(torch.float64)
     trainer = trainer_of(model, split, of_devices[devices] / "handed over", changed(precision="float64"))
     assert trainer.resume()

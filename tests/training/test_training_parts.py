@@ -4,7 +4,7 @@ import errno
 import math
 import os
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -255,7 +255,8 @@ def test_a_stop_writes_its_own_state_and_none_that_waits(tmp_path: Path, monkeyp
     states.save(10, {})
     wait_for(lambda: disk.written)
     states.save(20, {})
-    Timer(0.1, disk.let_go.set).start()
+    waiting = states._newest_state
+    Thread(target=lambda: wait_for(waiting.cancelled) and disk.let_go.set(), daemon=True).start()
     states.save(30, {}, last=True)
     states.wait()
     assert disk.written == [10, 30]
