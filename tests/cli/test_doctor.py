@@ -153,9 +153,9 @@ def test_local_locks_and_sqlite_on_nfs_warn(mounted: str, state: str, mlflow: st
 
 
 def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Path, program: Callable[[str, str], None]) -> None:
-    program("sbatch", "echo 'sbatch: Job 7 to start now' >&2")
-    text = recipes.read("tatoeba").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00}}")
+    program("sbatch", 'echo "sbatch: Job 7 to start now: $*" >&2')
+    text = recipes.read("tatoeba").replace("places: {}", "places: {train: {on: slurm, time: 24:00:00, options: {account: us}}}")
     (healthy / "params.yaml").write_text(text, encoding="utf-8")
     findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
     assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
-    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now"
+    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now: --test-only --time=24:00:00 --account=us --wrap=true"

@@ -189,6 +189,8 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     assert first.startswith("der Hund")
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
     assert "<stdin>: 1 lines, but prefixes has 2" in translate("--prefixes", "prefixes", stdin=b"a\n").err
+    (tmp_path / "odd").write_text("der 犬\n", encoding="utf-8")
+    assert "--prefixes: der 犬: the model has no 犬. Leave them out." in translate("--prefixes", "odd", stdin=b"a\n").err
     listed = ("--max-input", "20", "--prefixes", "prefixes", "--nbest", "--beam", "2")
     done = translate(*listed, stdin=b"a cat sees the dog. the dog sees a cat.\na cat\n")  # The first line in parts.
     rows = [line.split("\t") for line in done.out.split("\n")[:-1]]

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kubernetes_validate
@@ -20,6 +22,7 @@ from tests.clone import ROOT
 from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Params, check_params
+from transformer_core.errors import Interrupted
 from transformer_core.places import Kubernetes, Slurm
 from transformer_core.yaml_io import parse_yaml, read_yaml
 
@@ -63,6 +66,34 @@ def test_a_place_of_no_stage_is_refused() -> None:
         run_elsewhere("train", params.machine.places["trian"], params)
 
 
+@pytest.mark.parametrize("submitting", [True, False])
+def test_a_stop_reaches_a_job_just_submitted_and_says_so_if_it_may_go_on(
+    submitting: bool, program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = 'if [ -f away ]; then echo "error: Unable to contact slurm controller" >&2; exit 1; fi'
+    program("squeue", f'{away}; [ ! -f submitted ] || case "$*" in *--me*) echo 7;; *) [ -f ended ] || echo "RUNNING|";; esac')
+    program("sbatch", "touch submitted; echo 7")
+    program("scancel", "touch ended")
+    submit = SlurmQueue.submit
+
+    def stopped(*given: object) -> str:
+        if submitting:
+            submit(*given)  # type: ignore[arg-type]
+        else:
+            Path("away").touch()
+        raise Interrupted("stopped by SIGINT")
+
+    if submitting:
+        monkeypatch.setattr(SlurmQueue, "submit", stopped)
+    else:
+        monkeypatch.setattr("flows.places.jobs.time", SimpleNamespace(sleep=stopped, monotonic=time.monotonic))
+    monkeypatch.setenv("TRANSFORMER_GRACE_SECONDS", "0.1")
+    params = settings(places={"train": {"on": "slurm", "time": "12"}})
+    with pytest.raises(Interrupted, match="^train: job 7 was stopped$" if submitting else "^train: job 7 may go on: Slurm is away: Unable"):
+        run_elsewhere("train", params.machine.places["train"], params)
+    assert Path("ended").exists() == submitting
+
+
 def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine() -> None:
     first = Job.of("train", settings())
     assert Job.of("train", settings(patience_hours=1.0)).name == first.name
@@ -71,16 +102,20 @@ def test_a_job_has_the_name_of_its_settings_and_not_of_the_machine() -> None:
 
 
 # Codes of the nodes, and that of the job: a node that loses another ends with 69, whatever the cause was.
-OUTCOMES: list[tuple[list[int], int]] = [([0, 0], 0), ([69, 78], 78), ([69, 1], 1), ([69, 75], 69), ([75, 75], 75), ([0, 69], 69)]
+# Without a report of node 0, which writes the outputs, nothing is done.
+OUTCOMES: list[tuple[list[int | None], int | None]] = [
+    ([0, 0], 0), ([69, 78], 78), ([69, 1], 1), ([69, 75], 69), ([75, 75], 75), ([0, 69], 69), ([None, 0], None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("codes", "code"), OUTCOMES)
-def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mends(codes: list[int], code: int) -> None:
+def test_the_cause_of_a_failed_job_is_that_of_the_node_whose_error_no_retry_mends(codes: list[int | None], code: int | None) -> None:
     job = Job.of("train", settings())
     assert job.outcome() is None
     for rank, ended in enumerate(codes):
-        report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
-    outcome = job.outcome() or {}
+        if ended is not None:
+            report_exit(exit_file(f"train-node-{rank}"), ended, f"node {rank} ended with {ended}")
+    outcome = job.outcome() or {"code": None, "message": "None"}
     assert (outcome["code"], outcome["message"].rpartition(" ")[2]) == (code, str(code))
 
 

@@ -97,6 +97,9 @@ def test_a_new_clone_without_its_cache_has_nothing_old(capfd: pytest.CaptureFixt
     capfd.readouterr()
     assert retention.main([]) == 0
     assert capfd.readouterr() == ("nothing is older than 30 days\n", "")
+    Path("dvc.yaml").write_text("stages: [")
+    assert retention.main([]) == 78
+    assert re.fullmatch(r"dvc: .*dvc\.yaml.*\. Check it with: dvc status\n", capfd.readouterr().err)
 
 
 @pytest.mark.usefixtures("repository")

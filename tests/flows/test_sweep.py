@@ -68,6 +68,7 @@ def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have
     norms = {row.name: document_of(row, base)["model"].get("norm") for row in [*rows_of("table3", 4), *rows_of("table2", 4)]}
     assert {name for name, norm in norms.items() if norm is None} == {name.removeprefix("tatoeba-") for name in recipes.BASELINES}
     assert set(norms.values()) == {"pre", None}
+    assert not [row.name for row in rows_of("parts", 1) if "," in row.name]  # `--rows` has commas between names.
 
 
 WRONG = [

@@ -1,6 +1,7 @@
 """Worktrees of runs with other settings, in a repository of three stages."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def test_a_worktree_has_the_files_as_they_are_here_edits_and_untracked_ones_incl
     write_text(Path("in/a"), "edited")
     write_text(Path("in/new"), "untracked input")
     write_text(Path("corpus/big.txt"), "untracked")
+    Path(os.fsdecode(b"caf\xe9")).touch()
     index = Path(".git/index").read_bytes()
     files = snapshot()
     assert Path(".git/index").read_bytes() == index
