@@ -68,8 +68,8 @@ def rows_of(name: str, scale: int) -> list[Row]:
     if name == "parts":
         return [Row(part, {}, {**changes, **engine}) for part, changes in _PARTS.items()]
     if name == "table2":
-        preset = {"preset": {1: "base", 2: "small"}.get(scale, "tiny")}
-        models = {"transformer": preset, **{name.partition("-")[2]: {**preset, **keys} for name, (_, keys) in BASELINES.items()}}
+        preset: dict[str, Any] = {"preset": {1: "base", 2: "small"}.get(scale, "tiny")}
+        models = {"transformer": preset} | {name.partition("-")[2]: preset | keys for name, (_, keys) in BASELINES.items()}
         return [Row(model, {"model": keys}, {**engine, RATE: _RATES.get(model, 4.0)}) for model, keys in models.items()]
     last = {"average.of": "last", "average.count": 1, **engine}
     return [
