@@ -6,7 +6,7 @@
 # make image     a container image of the tracked files at HEAD, and of nothing else (BUILD='--tag NAME')
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # make docs      the pages as a site with a search: .state/site/html/index.html; needs the network the first time
-# Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
+# Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and else installs nothing but EXTRAS and PACKAGES.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
 EXTRAS ?= dev

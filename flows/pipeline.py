@@ -254,10 +254,7 @@ def _stop_behind(error: BaseException | None) -> str:
 
 
 def run_flow(parameters: Mapping[str, Any]) -> int:
-    """Run the flow and return its exit code; 75 after a signal, once all its processes have ended.
-
-    Raises `UserError` (69): the server is unreachable.
-    """
+    """Run the flow and return its exit code; 75 after a signal, once all its processes have ended. Raises `UserError` (69): no server."""
     stop_on_signals()
     state: State[Any] | None = None
     try:

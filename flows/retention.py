@@ -1,7 +1,7 @@
 """`python -m flows.retention`: what is old here and its size; `--free` removes it.
 
 States of trainings that do not run, worktrees that failed runs have left, and objects of DVC's cache that no commit, workspace or recent
-run of a stage needs. Exports of models and clones of nodes are removed when they have been used.
+run of a stage needs; with `--free` also what `git prune` removes. Exports of models and clones of nodes are removed after their use.
 """
 
 import logging
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind, of_kind in sizes.items():
         print(f"{kind}: {len(of_kind):,}, {sum(of_kind) / 1e6:,.1f} MB{' removed' if chosen.free else ''}")
     if chosen.free:
-        git(Path(), "prune", f"--expire={chosen.days}.days.ago")  # Untracked files of snapshots.
+        git(Path(), "prune", f"--expire={max(chosen.days, 14)}.days.ago")  # Untracked files of the snapshots of runs.
     if not chosen.free or not found:
         print("Remove them with: python -m flows.retention --free" if found else f"nothing is older than {chosen.days} days")
     return 0

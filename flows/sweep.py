@@ -110,7 +110,7 @@ def plan(
     sections = base.model_dump(mode="json", exclude={MACHINE})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
     code, trials = _code(files.tree), []
-    for row in grid(choose(rows_of(name, scale), rows), settings):
+    for row in grid(choose(rows_of(name, scale, base.train.learning_rate_factor), rows), settings):
         document = document_of(row, sections)
         params = check_params({**document, MACHINE: machine})
         if minutes:

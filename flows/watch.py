@@ -22,10 +22,7 @@ SETTLED_SECONDS = 5.0
 
 
 def tell(corpus: str) -> list[str]:
-    """Look at a corpus once, and send an event of what is new. Returns the names in it.
-
-    Raises `UserError`: as `look`; 69, Prefect is away, and the next look sends the event.
-    """
+    """Look at a corpus once, send an event of what is new, and return its names. Raises `UserError`: as `look`; 69, Prefect is away."""
     now, new = look(find_entry(corpus, "flows.watch"), load_params().machine)
     if any(0 <= time.time() - version.time_ns / 1e9 < SETTLED_SECONDS for version in now.values()):
         return []

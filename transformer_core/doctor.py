@@ -186,11 +186,9 @@ def _check_heartbeat(root: Path) -> str:
 
 def _check_slurm(root: Path) -> str:
     places = [place for place in load_params(root / PARAMS_FILE).machine.places.values() if isinstance(place, Slurm)]
-    if not places:
-        return "no place on Slurm"
-    options = [f"--{option}={value}" for option, value in {"time": places[0].time, **places[0].options}.items()]
-    command = ["sbatch", "--test-only", *options, "--wrap=true"]
-    return _run(command, root, f"Try it: {shlex.join(command)}")
+    options = [[f"--{option}={value}" for option, value in place.sbatch_options.items()] for place in places]
+    commands = [["sbatch", "--test-only", *of_place, "--wrap=true"] for of_place in options]
+    return "; ".join(_run(command, root, f"Try it: {shlex.join(command)}") for command in commands) or "no place on Slurm"
 
 
 def _run(command: Sequence[str], root: Path, remedy: str) -> str:

@@ -185,10 +185,7 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to stop: exit code 75. The message names the saved state, from which the next run continues.
-
-    Not an `Exception`, so a retry loop does not catch it.
-    """
+    """The process was asked to stop: exit code 75. The message names the saved state. No `Exception`: a retry loop does not catch it."""
 
 
 def first_line(error: BaseException) -> str:

@@ -42,6 +42,11 @@ class Slurm(Section):
     options: dict[_Option, _Word] = Field(default={})  # Further options of sbatch, as {"partition": "gpu", "mem": "200G"}.
     prelude: Name | None = None  # File with shell commands that each node runs first.
 
+    @property
+    def sbatch_options(self) -> dict[str, object]:
+        """The options of sbatch for its jobs."""
+        return {"nodes": self.nodes, **({"gpus-per-node": self.gpus} if self.gpus else {}), "time": self.time, **self.options}
+
 
 class Kubernetes(Section):
     """Indexed Jobs of Kubernetes, submitted by kubectl."""

@@ -136,9 +136,10 @@ class Scheduler(ABC):
         grace = self.job.machine.grace_seconds + ENDING_SECONDS
         return environment.from_string(text).render(self.place.model_dump() | job | values, port=RENDEZVOUS_PORT, grace=grace)
 
-    def answer(self, question: Callable[[], Answer], seconds: float = inf) -> Answer:
-        """Return the answer of a scheduler, which is asked again while it is away, for so many seconds at most: its jobs go on."""
-        return retry(min(self.job.machine.patience_hours, seconds / 3600), question, partial(echo, stream=sys.stderr))
+    def answer(self, question: Callable[[], Answer], deadline: float = inf) -> Answer:
+        """Return the answer of a scheduler, which is asked again while it is away, until a time of the monotonic clock: its jobs go on."""
+        hours = min(self.job.machine.patience_hours, (deadline - time.monotonic()) / 3600)
+        return retry(hours, question, partial(echo, stream=sys.stderr))
 
 
 def ask(scheduler: str, away: Sequence[str], *command: str, text: str | None = None) -> str:
@@ -161,7 +162,7 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
     """Run a stage in its place, and return its closing line.
 
     Raises `UserError`: the error of a node; 69 if the scheduler does not answer, or the job left no report; 78 for a place of no stage.
-    `StageError`: a bug ended a node. `Interrupted`: stopped, here or in the scheduler; a training has saved its state.
+    `StageError`: a bug ended a node. `Interrupted`: stopped, here or in the scheduler; a training saves its state.
     """
     if unknown := [name for name in params.machine.places if name not in stages()]:
         message, known = f"params.yaml: machine.places.{unknown[0]}: no such stage", f"Stages: {', '.join(stages())}."
@@ -180,12 +181,11 @@ def run_elsewhere(stage: str, place: Place, params: Params) -> str:
             _follow(scheduler, number, log)
         except Interrupted:
             job.file("stop").touch()
-            seconds, ended = grace_seconds(), "was stopped"
-            deadline = time.monotonic() + seconds
+            deadline, ended = time.monotonic() + grace_seconds(), "was stopped"
             try:
-                if number := number or scheduler.answer(scheduler.find, seconds):  # It may have been submitted just now.
-                    scheduler.answer(partial(scheduler.stop, number), seconds)
-                    _follow(scheduler, number, log, deadline)
+                if number := number or scheduler.answer(scheduler.find, deadline):  # It may have been submitted just now.
+                    scheduler.answer(partial(scheduler.stop, number), deadline)
+                    ended = ended if _follow(scheduler, number, log, deadline) else "is still ending"
             except UserError as error:
                 ended = f"may go on: {error.message}"
             outcome = job.outcome()
@@ -208,14 +208,14 @@ def _closing_line(job: Job, number: str) -> str:
     return f"{job.stage}: job {number} is done"
 
 
-def _follow(scheduler: Scheduler, number: str, log: "_Log", deadline: float = inf) -> None:
-    """Pass the log on until the job has ended or the deadline has passed. Says why it waits."""
+def _follow(scheduler: Scheduler, number: str, log: "_Log", deadline: float = inf) -> bool:
+    """Pass the log on until the job has ended or the deadline has passed; return whether it has ended. Says why it waits."""
     told = ""
     while True:
-        seen = scheduler.answer(partial(scheduler.look, number), deadline - time.monotonic())
+        seen = scheduler.answer(partial(scheduler.look, number), deadline)
         log.pass_on()
         if seen.phase == "ended" or time.monotonic() >= deadline:
-            return
+            return seen.phase == "ended"
         if seen.phase == "waiting" and seen.words != told:
             echo(f"job {number} waits: {seen.words}", sys.stderr)
         told = seen.words

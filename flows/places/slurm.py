@@ -41,7 +41,6 @@ class SlurmQueue(Scheduler):
     def script(self) -> str:
         """Return the script of the job."""
         place = self.place
-        options = {"nodes": place.nodes, **({"gpus-per-node": place.gpus} if place.gpus else {}), "time": place.time, **place.options}
         try:
             prelude = Path(place.prelude).read_text(encoding="utf-8").strip() if place.prelude else ""
         except OSError as error:
@@ -49,7 +48,7 @@ class SlurmQueue(Scheduler):
         except UnicodeDecodeError as error:
             raise configuration_error(f"machine.places: prelude: {place.prelude}: not valid UTF-8 (byte {error.start})") from None
         reports = str(STATE / f"exit/{self.job.stage}-node-")
-        return self.render("slurm.sbatch", options=options, reports=reports, prelude=prelude, python=sys.executable)
+        return self.render("slurm.sbatch", options=place.sbatch_options, reports=reports, prelude=prelude, python=sys.executable)
 
     def look(self, number: str) -> Seen:
         """Return what the job does, with Slurm's reason if it waits."""

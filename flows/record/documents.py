@@ -51,7 +51,6 @@ def read_manifest(params: Params) -> dict[str, Any]:
     """Return the manifest of data/raw, empty if there is none: stage train depends on the corpus, and not on its manifest.
 
     So `dvc repro --single-item --pull train` does not fetch it, and an edit of a licence or of a test set trains no new model.
-
     Raises `UserError`: as `read_output`; 78, it is of another corpus than section download names.
     """
     if not MANIFEST.exists():

@@ -199,5 +199,5 @@ def _identities() -> list[str]:
 
 
 def _mark(uri: str, written: str) -> str:
-    """Return what is noted of a record of this content that a server has: its address without a login."""
+    """Return what is noted of a record of this content that a server has: its address without a login, or its database."""
     return f"{database(uri) or without_logins(uri)} {written}"

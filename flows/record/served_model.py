@@ -79,7 +79,10 @@ class ServedTranslator(PythonModel):
         Raises `Refused`: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if
         memory ran out, 500 if no engine was asked for.
         """
-        asked = _asked(self.usual | (params or {}))
+        try:
+            asked = validate_document(RequestParams, self.usual | (params or {}), Path("params"))
+        except UserError as error:
+            raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
         lines = [_checked(number, line) for number, line in enumerate(model_input)]
         if asked.shortlist and not (self.directory / SHORTLIST).is_file():
             raise Refused("params.shortlist: this model was published without one.")
@@ -117,13 +120,6 @@ def _checked(number: int, line: str) -> str:
     except UnicodeEncodeError as error:  # JSON can write half of a pair.
         raise Refused(f"inputs[{number}]: character {error.start + 1} is a lone surrogate, which is no text.") from None
     return line
-
-
-def _asked(params: dict[str, Any]) -> RequestParams:
-    try:
-        return validate_document(RequestParams, params, Path("params"))
-    except UserError as error:
-        raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
 
 
 set_model(ServedTranslator())

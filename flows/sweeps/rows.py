@@ -13,8 +13,8 @@ from transformer_core.presets import BASE, TABLE_3
 from transformer_core.recipes import BASELINES
 from transformer_core.yaml_io import parse_yaml
 
-GRID, SEED, RATE = "params", "train.seed", "train.learning_rate_factor"
-# Of table2: best on valid of Tatoeba after 1.5 minutes on a core, among 0.5, 1, 2 and 4; those not named have 4.
+GRID, SEED, _RATE = "params", "train.seed", "train.learning_rate_factor"
+# Of table2, times the recipe's: best on valid of Tatoeba after 1.5 minutes on a core, among 0.5, 1, 2 and 4; those not named have 4.
 _RATES = {"transformer": 1.0, "convolutional": 2.0}
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 # The rows of sweep `parts`, which change one part of the recipe's Transformer each, by what they set.
@@ -56,11 +56,11 @@ def scale_for(params: Params) -> int:
     return scale
 
 
-def rows_of(name: str, scale: int) -> list[Row]:
+def rows_of(name: str, scale: int, rate: float = 1.0) -> list[Row]:
     """Return the rows of a table of the paper with every width divided by `scale`, or the one row of a sweep of settings alone.
 
     Those of tables are decoded by PyTorch in float32: CTranslate2 has Transformers alone, and lacks those whose d_k differs from d_v. As in
-    the paper, the checkpoints of Table 3 are not averaged. Table 2 has the Transformer and all baselines, of the preset with that width.
+    the paper, checkpoints of Table 3 are not averaged. Table 2 has the Transformer and all baselines of a preset, at multiples of `rate`.
     """
     engine = {"decode.engine": "torch", "decode.precision": "float32"}
     if name == GRID:
@@ -70,7 +70,7 @@ def rows_of(name: str, scale: int) -> list[Row]:
     if name == "table2":
         preset: dict[str, Any] = {"preset": {1: "base", 2: "small"}.get(scale, "tiny")}
         models = {"transformer": preset} | {name.partition("-")[2]: preset | keys for name, (_, keys) in BASELINES.items()}
-        return [Row(model, {"model": keys}, {**engine, RATE: _RATES.get(model, 4.0)}) for model, keys in models.items()]
+        return [Row(model, {"model": keys}, {**engine, _RATE: rate * _RATES.get(model, 4.0)}) for model, keys in models.items()]
     last = {"average.of": "last", "average.count": 1, **engine}
     return [
         Row(name, {"model": _scaled(f"table3/{name}", scale)}, {"train.label_smoothing": row.label_smoothing, **last})

@@ -158,4 +158,4 @@ def test_what_a_cluster_needs_is_checked_when_asked_for(call: Call, healthy: Pat
     (healthy / "params.yaml").write_text(text, encoding="utf-8")
     findings = {finding["name"]: finding for finding in json.loads(call("doctor", "--cluster", "--json").out)}
     assert [findings[name]["status"] for name in ("artifacts", "slurm")] == ["ok", "ok"]
-    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now: --test-only --time=24:00:00 --account=us --wrap=true"
+    assert findings["slurm"]["detail"] == "sbatch: Job 7 to start now: --test-only --nodes=1 --time=24:00:00 --account=us --wrap=true"

@@ -51,6 +51,8 @@ def test_wrong_options_and_one_text_instead_of_a_list_are_named(directory: Path)
         ({"engine": "torch"}, "options: engine: unknown key"),
         ({"beam": 0}, "options: beam: must be greater"),
         ({"penalty": "gnmt"}, "penalty"),
+        ({"patience": 0}, "options: patience: must be greater than 0"),
+        ({"max_input": -5}, "options: max_input: must be greater than 0"),
     ):
         with refused(78, fault):
             load(directory).translate(["x"], **options)

@@ -12,7 +12,6 @@ from transformer_core.schema import PositiveInt
 from transformer_core.sizes import Architecture, ModelSize, key
 
 
-# YAML and JSON have lists in place of tuples.
 def _check_odd(kernel: int) -> int:
     if kernel % 2 == 0:
         raise ValueError("must be odd, so that a convolution has a middle")
@@ -20,6 +19,7 @@ def _check_odd(kernel: int) -> int:
 
 
 _Odd = Annotated[PositiveInt, AfterValidator(_check_odd)]
+# YAML and JSON have lists in place of tuples.
 _Group = Annotated[tuple[PositiveInt, _Odd, PositiveInt], Field(strict=False)]
 _Groups = Annotated[tuple[_Group, ...], Field(strict=False)]
 # The settings that each paper's decoder fixes.

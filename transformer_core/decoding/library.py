@@ -7,11 +7,14 @@ from itertools import islice
 from logging import getLogger
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple, TypedDict, Unpack, get_args
+from typing import Annotated, NamedTuple, TypedDict, Unpack, get_args
 
 import torch
+from pydantic import Field
 
 from transformer_core.config import PAPER_SEARCH, CTranslate2Precision, Decode, DecodingPrecision, EngineName, EngineOption, Penalty
+from transformer_core.corpus.placeholders import masked
+from transformer_core.corpus.text import normalise
 from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
@@ -20,7 +23,9 @@ from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_la
 from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.models.directory import ModelConfig
-from transformer_core.schema import validate_document
+from transformer_core.schema import PositiveInt, Section, validate_document
+
+_AT_ONCE = 8_192  # Lines; of all their hypotheses only what is asked for is kept.
 
 
 class Options(TypedDict, total=False):
@@ -35,6 +40,11 @@ class Options(TypedDict, total=False):
     to: str | None  # Target language of a model of several directions.
     max_input: int | None  # Most tokens of a part of a line.
     glossary: Glossary | None  # Wanted translations of terms.
+
+
+class _Further(Section):
+    patience: Annotated[float, Field(gt=0)] | None
+    max_input: PositiveInt | None
 
 
 @dataclass(frozen=True)
@@ -66,13 +76,13 @@ class LoadedModel:
         """
         return [found[:nbest] for found in self._translated(lines, self.prepared(nbest, **options))]
 
-    def _translated(self, lines: Sequence[str], prepared: "Prepared") -> list[list[Hypothesis]]:
+    def _translated(self, lines: Sequence[str], prepared: "Prepared") -> Iterator[list[Hypothesis]]:
         if isinstance(lines, str):
             raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
-        found = [ranked for chunk in prepared.translated((line, "") for line in lines) for ranked in chunk]
+        for chunk in prepared.translated(((line, "") for line in lines), _AT_ONCE):
+            yield from chunk
         for note in prepared.reader.notes():
             getLogger(__name__).warning(note)
-        return found
 
     def prepared(self, nbest: int | None = 0, option: str = "to", prefixes: bool = False, **options: Unpack[Options]) -> "Prepared":
         """Return the engine, loaded, for `nbest` translations of a line with these settings.
@@ -84,8 +94,9 @@ class LoadedModel:
             raise configuration_error(f"options: {unknown[0]}: unknown key", did_you_mean(unknown[0], [*Options.__annotations__], ""))
         given = {key: value for key, value in options.items() if key in Decode.model_fields}
         given |= {"engine": "torch", "precision": self.precision or own.precision}
-        chosen, max_input = validate_document(Decode, {**own.model_dump(), **given}, Path("options")), options.get("max_input")
-        search = Search(chosen.beam, chosen.alpha, chosen.penalty, chosen.max_extra, options.get("patience"))
+        chosen = validate_document(Decode, {**own.model_dump(), **given}, Path("options"))
+        further = validate_document(_Further, {key: options.get(key) for key in _Further.model_fields}, Path("options"))
+        search, max_input = Search(chosen.beam, chosen.alpha, chosen.penalty, chosen.max_extra, further.patience), further.max_input
         wanted = DecodingRequest(
             self.directories,
             replace(search, nbest=chosen.beam if nbest is None else max(1, nbest)),
@@ -161,7 +172,8 @@ class Prepared(NamedTuple):
             while chunk := list(islice(lines, at_once)):
                 begun.append([self.reader.read(text) for text, _ in chunk])
                 starts: list[list[int]] = []
-                for line, (_, beginning) in zip(begun[-1], chunk, strict=True):
+                for line, (_, text) in zip(begun[-1], chunk, strict=True):
+                    beginning = masked(normalise(text), line.strings[0] or ()) if text else ""
                     if beginning and (unknown := self.engine.subword.of_target.unknown_characters(beginning)):
                         raise UserError(f"--prefixes: {beginning}: the model has no {' '.join(sorted(unknown))}", "Leave them out.")
                     starts += [self.engine.subword.of_target.encode(beginning)[:-1], *[[]] * (len(line.parts) - 1)]

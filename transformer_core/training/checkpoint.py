@@ -269,7 +269,7 @@ def _remove_state(file: Path) -> None:
 
 
 def _read_state(file: Path) -> dict[str, Any] | None:
-    """Return the state in a file, None if it is damaged or of another format."""
+    """Return the state in a file, None if it is damaged or of another format. Raises OSError: the storage fails."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # Of many types for damaged files, also RuntimeError. An OSError is the storage's.

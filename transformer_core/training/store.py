@@ -104,6 +104,7 @@ class Store:
             if int(name[len("state-") : -len(".sha256")]) <= after:
                 break
             state = (directory / name).with_suffix(".pt")
+            (directory / name).unlink(missing_ok=True)  # Of a state that is damaged here.
             with suppress(FileNotFoundError):
                 self.fetch(state.name, state)
                 with self._reached():

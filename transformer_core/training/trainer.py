@@ -96,8 +96,7 @@ class Trainer:
         if self.rank.index == 0:
             self.directory.claim()
         state = next(self.directory.states(), None)
-        saved = {"the update to resume after": 0 if state is None else state["progress"]["update"]}
-        self.rank.check_agreement(saved, _SHARED_STATE)
+        self.rank.check_agreement({"the update to resume after": 0 if state is None else state["progress"]["update"]}, _SHARED_STATE)
         if state is None:
             return False
         if state["progress"]["update"] > self.settings.updates:
@@ -215,14 +214,13 @@ class Trainer:
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
 
-        Raises `UserError` (78): no such state exists, or the weights were restored within the last `_UPDATES_BETWEEN_RETURNS`.
+        Raises `UserError` (78): no such state exists, ranks have others, or weights were restored in the last `_UPDATES_BETWEEN_RETURNS`.
         """
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
         self._wait_for_writes()
         state = next((state for state in self.directory.states() if not state["progress"]["skipped_in_row"]), None)
-        found = {"the update to go back to": 0 if state is None else state["progress"]["update"]}
-        self.rank.check_agreement(found, _SHARED_STATE)
+        self.rank.check_agreement({"the update to go back to": 0 if state is None else state["progress"]["update"]}, _SHARED_STATE)
         since = self.progress.update - self.progress.went_back
         if state is None or (self.progress.went_back and since <= _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"

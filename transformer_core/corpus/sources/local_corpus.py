@@ -31,7 +31,7 @@ _NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ._-]\w+)?")
 _SHORT_WORD = 15  # SentencePiece's longest piece, less the mark of a space.
 _NO_LANGUAGES = frozenset({"txt", "tmx", "xlf", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 # The files of a folder in which Hugging Face's `datasets` saved a split, or of one in its hub.
-_SAVED = ("*.arrow", "*.parquet")
+_SAVED, _SPLIT = ("*.arrow", "*.parquet"), re.compile(r"(?i)(?<![a-z])(train|valid|dev|test)")
 # Files of an archive that are no text.
 _ABOUT = re.compile(r"(?i)(?:.*/)?(?:_about\.txt|readme.*|licen[cs]e.*|.*\.(?:ids|xml|info)|\._.*)|.*/")
 
@@ -222,7 +222,7 @@ def _sides(languages: Sequence[str], files: Sequence[Path], columns: Sequence[st
         if not shards:
             inside = ", ".join(sorted(path.name for path in files[0].iterdir() if path.is_dir())) or "none"
             raise configuration_error(f"{files[0]}: a folder without {' or '.join(_SAVED)}", f"Name a file, or a folder in it: {inside}.")
-        if len(splits := {re.split(r"\W?\d", shard.stem)[0] for shard in shards}) > 1:
+        if len(splits := {split for shard in shards for split in _SPLIT.findall(shard.stem)}) > 1:
             fault = f"{files[0]}: files of several splits: {', '.join(sorted(splits))}"
             raise configuration_error(fault, "Put those of each into a folder of its own, or name a file.")
         return [side for shard in shards for side in _sides(languages, [shard, shard], columns)]

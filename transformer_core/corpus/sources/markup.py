@@ -60,7 +60,7 @@ def _variants_of(unit: ElementTree.Element, languages: tuple[str, str]) -> _Vari
         segments = [(variant.get(_XML_LANGUAGE) or variant.get("lang") or "", variant.find("{*}seg")) for variant in unit]
     else:  # Not those in <alt-trans>, which are translations of similar texts.
         segments = [(language, unit.find(f"{{*}}{side}")) for language, side in zip(languages, ("source", "target"), strict=True)]
-    return [(segment.get(_XML_LANGUAGE, language), segment) for language, segment in segments if segment is not None]
+    return [(segment.get(_XML_LANGUAGE) or language, segment) for language, segment in segments if segment is not None]
 
 
 def _text_in(variants: _Variants, language: str) -> str:

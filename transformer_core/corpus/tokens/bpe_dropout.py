@@ -50,7 +50,7 @@ class BpeDropout:
         return GlobalBatch(tuple(part.numbers for part in parts), source_tokens, target_tokens, positions), parts
 
     def _modified(self, pairs: Pairs, epoch: int) -> Pairs:
-        """Return the pairs, some of them modified; not those with symbols or unknown characters, and not to more than the longest."""
+        """Return the pairs, some of them modified; not those with symbols, and not to unknown characters or more than the longest."""
         sources, targets = list(pairs.sources), list(pairs.targets)
         for row, number in enumerate(pairs.numbers.tolist() if any(self._settings.modifiers.values()) else ()):
             random, pair = Random(f"{self._settings.seed} {epoch} {number}"), (sources[row], targets[row])

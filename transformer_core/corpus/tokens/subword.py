@@ -74,7 +74,7 @@ class Subword:
         """Number of token ids, the special ones included."""
         return int(self.processor.get_piece_size()) if self.target is None else int(self._model.trainer_spec.vocab_size)
 
-    @property
+    @cached_property
     def of_target(self) -> "Subword":
         """The vocabulary as it reads text of the target language."""
         return self if self.target is None else replace(self, processor=self.target)
