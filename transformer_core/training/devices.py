@@ -13,7 +13,7 @@ import torch.distributed
 from torch import Tensor
 
 from transformer_core.config import Precision
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.models.precision import choose_kernels, low_precision, weights_dtype
 from transformer_core.processes import cores
 
@@ -111,16 +111,13 @@ def process_group(threads: int | None) -> Iterator[Rank]:
         on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
         torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
         slow = torch.distributed.new_group(backend="gloo", timeout=timedelta(hours=2))
-    # Not after an error of one rank alone: NCCL would wait here for the others, which wait for this rank.
-    together = False
     try:
         yield Rank(rank, world_size, device, slow)
-        together = True
-    except Interrupted:
-        together = True
+    except Exception:  # Of one rank alone: NCCL would wait below for the others, which wait for this rank.
+        world_size = 1
         raise
     finally:
-        if together and world_size > 1:
+        if world_size > 1:
             torch.distributed.destroy_process_group()
 
 

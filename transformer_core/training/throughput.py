@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from transformer_core.config import Params, Train, resolve
+from transformer_core.corpus.sources.catalogue import find_entry
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import weights_dtype
@@ -18,7 +19,7 @@ from transformer_core.training.devices import default_devices, default_threads, 
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 
-_USUAL_LENGTH = 24  # Tokens of a sentence, where none is given.
+_USUAL_LENGTH, _BYTES_A_TOKEN = 24, 4  # Tokens of a sentence of a corpus of unknown size.
 _IN_UPDATES = 0.9  # Of the time of a training; the rest goes into validations and saves.
 
 
@@ -57,5 +58,7 @@ def updates_within(minutes: float, params: Params) -> int:
     train = params.train
     devices = params.machine.devices or default_devices(train.microbatches)
     threads = params.machine.threads or default_threads(devices)
-    rate = measured_rate(resolve(params.model), params.bpe.vocab_size, train, _USUAL_LENGTH, threads)
+    size = find_entry(params.download.corpus).entry.size  # A recurrent model is the faster, the shorter the sentences.
+    length = 1 + size.text_bytes // (2 * _BYTES_A_TOKEN * size.pairs) if size and size.pairs else _USUAL_LENGTH
+    rate = measured_rate(resolve(params.model), params.bpe.vocab_size, train, min(length, params.binarize.max_tokens), threads)
     return int(_IN_UPDATES * 60 * minutes * rate * train.busy(devices) / train.tokens_per_update)
