@@ -2,7 +2,7 @@
 
 from tests.clone import ROOT, git
 
-MOST_LINES = {"tests": 21_660, "outside tests": 24_198}
+MOST_LINES = {"tests": 21_660, "outside tests": 24_196}
 
 
 def test_the_lines_of_python_are_within_their_bounds() -> None:

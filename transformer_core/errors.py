@@ -107,6 +107,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+def is_of_machine(error: Exception) -> bool:
+    """Return whether an error that a reader raised is of this machine, such as a full disk, and not of the file."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+
+
 def used_by_others(error: BaseException) -> str:
     """Return how much memory other processes use on a GPU that is out of memory; empty if that is little, or for another error."""
     if not any(words in str(error) for words in ("CUDA out of memory", "CUDA error")):

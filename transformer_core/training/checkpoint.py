@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from transformer_core.errors import ExitCode, UserError, is_out_of_memory
+from transformer_core.errors import ExitCode, UserError, is_of_machine, is_out_of_memory
 from transformer_core.files import locked, new_file, repository, sha256_of, state_folder, write_text
 from transformer_core.models.directory import check_finite, read_weights
 from transformer_core.training.store import Store, StoreAway, store_of, this_process
@@ -272,8 +272,8 @@ def _read_state(file: Path) -> dict[str, Any] | None:
     """Return the state in a file, None if it is damaged or of another format. Raises OSError: the storage fails."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # Of many types for damaged files, also RuntimeError. An OSError is the storage's.
-        if is_out_of_memory(error) or isinstance(error, OSError):
+    except Exception as error:  # Of many types for damaged files, also RuntimeError.
+        if is_out_of_memory(error) or is_of_machine(error):
             raise
         return None
     return state if isinstance(state, dict) and state.get("format") == FORMAT else None

@@ -1,6 +1,5 @@
 """Members of tar and zip archives, extracted without leaving a folder and within a bound for their size."""
 
-import errno
 import fnmatch
 import shutil
 import stat
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from transformer_core.compressed import DAMAGED, ZIP_MARK, decompressed, most_bytes, open_bytes, too_large
-from transformer_core.errors import UserError, first_line
+from transformer_core.errors import UserError, first_line, is_of_machine
 
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
@@ -73,11 +72,6 @@ def _members_of(archive: Path) -> Iterator[list[_Member]]:
         if is_of_machine(error):
             raise
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again, or pack a tar by gzip.") from None
-
-
-def is_of_machine(error: Exception) -> bool:
-    """Return whether an error that a reader raised is of this machine, such as a full disk, and not of the file."""
-    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def _size_in_zip(member: zipfile.ZipInfo) -> int | None:

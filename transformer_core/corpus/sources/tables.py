@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from transformer_core.compressed import decompressed, most_bytes, open_bytes, too_large
-from transformer_core.corpus.sources.archives import is_of_machine
-from transformer_core.errors import UserError, configuration_error, first_line, is_out_of_memory
+from transformer_core.errors import UserError, configuration_error, first_line, is_of_machine, is_out_of_memory
 
 DELIMITED, JSON_LINES, COLUMNAR, XLSX = "delimited", "json lines", "columnar", "xlsx"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
