@@ -1,6 +1,4 @@
-"""Sweeps: the stages up to evaluate over many settings, as the rows of one table.
-
-    python -m flows.sweep table2 train.seed=1,2,3 --recipe tatoeba --minutes 5
+"""Sweeps: the stages up to evaluate over many settings, as the rows of one table (docs/training.md#sweeps).
 
 A row is trained with each combination of the settings, and has the means over its seeds. What has no result yet is trained in its own
 worktree, with the cache of this repository. The same command, started again while the first runs, trains the next rows side by side with

@@ -194,10 +194,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters; the type's name if it is empty.
-
-    Logins in addresses are removed, because MLflow's messages quote the configured address of its server.
-    """
+    """Return the first line of an error's message, without logins, at most 200 characters; the type's name if it is empty."""
     return without_logins(str(error).strip().split("\n")[0])[:200] or type(error).__name__
 
 

@@ -75,11 +75,7 @@ class Vitals:
             yield "slow", fault, "Look for other processes on its machine, and at its system metrics in MLflow."
         if len(self.skipped) >= _SKIPPED_IN_ROW:
             fault = f"train: {len(self.skipped)} updates in a row were skipped because they were not finite, up to {self.skipped[-1]:,}"
-            yield (
-                "skipped",
-                fault,
-                "If it goes on, lower train.learning_rate_factor or lengthen train.warmup; the log names their file.",
-            )
+            yield "skipped", fault, "If it goes on, lower train.learning_rate_factor or lengthen train.warmup; the log names their file."
         with suppress(OSError):  # Of a shared disk that is away for a time.
             free = shutil.disk_usage(state).free / 1e9
             if free < machine.alarm_disk_gb:

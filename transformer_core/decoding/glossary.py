@@ -8,6 +8,7 @@ from transformer_core.corpus.placeholders import masked, restored
 from transformer_core.corpus.text import is_unspaced, normalise
 from transformer_core.corpus.tokens.subword import Subword, TokenIds
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.lines import check_known
 from transformer_core.decoding.translator import Done, Hypothesis, Translator
 from transformer_core.errors import UserError
 
@@ -39,8 +40,7 @@ class Glossary:
         read = dict[str, str]()
         for term, translation in self._given.items():
             for text, vocabulary in ((term, subword), (translation, subword.of_target)):
-                if unknown := vocabulary.unknown_characters(text):
-                    raise UserError(f"glossary: {text}: the model has no {' '.join(sorted(unknown))}", "Leave this line out.")
+                check_known(text, vocabulary, "glossary", "Leave this line out.")
             read[subword.decode(subword.encode(term))] = subword.decode(subword.of_target.encode(translation))
         return Glossary(read)
 

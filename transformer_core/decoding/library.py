@@ -19,9 +19,9 @@ from transformer_core.corpus.tokens.shortlist import Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk, choose_engine, load_engine, translated
 from transformer_core.decoding.glossary import Glossary
-from transformer_core.decoding.lines import Line, LineReader, most_tokens, to_language
+from transformer_core.decoding.lines import Line, LineReader, check_known, most_tokens, to_language
 from transformer_core.decoding.translator import Done, Hypothesis, Translator, check_shortlist
-from transformer_core.errors import UserError, configuration_error, did_you_mean
+from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.models.directory import ModelConfig
 from transformer_core.schema import PositiveInt, Section, validate_document
 
@@ -174,8 +174,7 @@ class Prepared(NamedTuple):
                 starts: list[list[int]] = []
                 for line, (_, text) in zip(begun[-1], chunk, strict=True):
                     beginning = masked(normalise(text), line.strings[0] or ()) if text else ""
-                    if beginning and (unknown := self.engine.subword.of_target.unknown_characters(beginning)):
-                        raise UserError(f"--prefixes: {beginning}: the model has no {' '.join(sorted(unknown))}", "Leave them out.")
+                    check_known(beginning, self.engine.subword.of_target, "--prefixes", "Leave them out.")
                     starts += [self.engine.subword.of_target.encode(beginning)[:-1], *[[]] * (len(line.parts) - 1)]
                 strings = [own for line in begun[-1] for own in line.strings]
                 yield SourceChunk([part for line in begun[-1] for part in line.parts], starts if self.wanted.prefixes else None, strings)

@@ -13,7 +13,7 @@ from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, stri
 from transformer_core.corpus.text import Pair, lacks_spaces, normalise
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis, targets_of
-from transformer_core.errors import configuration_error
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import ModelConfig
 from transformer_core.tasks import is_language, tag_of, without_region
 
@@ -135,6 +135,12 @@ def encoded(pair: Pair[str], subword: Subword) -> tuple[list[int], list[int]]:
     """Return the token ids of a source and of its translation, with placeholders for the strings of the source."""
     source, strings = encoded_source(pair.source, subword)
     return source, subword.of_target.encode(masked(normalise(pair.target), strings or ()))
+
+
+def check_known(text: str, vocabulary: Subword, place: str, remedy: str) -> None:
+    """Raise a `UserError` (65) if a text, empty or from `place`, has a character that a vocabulary lacks."""
+    if text and (unknown := vocabulary.unknown_characters(text)):
+        raise UserError(f"{place}: {text}: the model has no {' '.join(sorted(unknown))}", remedy)
 
 
 def to_language(config: ModelConfig, subword: Subword, asked: str | None, option: str) -> Callable[[str], str]:

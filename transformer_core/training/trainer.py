@@ -3,11 +3,11 @@
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
 
 LOG_EVERY = 20  # Updates.
-_SHARED_STATE = "Set $TRANSFORMER_STATE on all machines to one folder of shared storage."
 # The weights are restored again only after so many updates. A learning rate that is too high breaks a training sooner, and Adam's moments
 # then hold little of the first return: nothing at the paper's beta2 of 0.98, and a third at 0.999.
 _UPDATES_BETWEEN_RETURNS = 1000
@@ -95,8 +94,7 @@ class Trainer:
         """
         if self.rank.index == 0:
             self.directory.claim()
-        state = next(self.directory.states(), None)
-        self.rank.check_agreement({"the update to resume after": 0 if state is None else state["progress"]["update"]}, _SHARED_STATE)
+        state = self._common("resume after", self.directory.states())
         if state is None:
             return False
         if state["progress"]["update"] > self.settings.updates:
@@ -107,6 +105,13 @@ class Trainer:
         self._window = LogWindow(**state["interval"])
         self.observer.restore(state["observer"])
         return True
+
+    def _common(self, purpose: str, states: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the first of the states, or None. Raises `UserError` (78), on every rank: ranks have states of different updates."""
+        state = next(states, None)
+        found = {f"the update to {purpose}": 0 if state is None else state["progress"]["update"]}
+        self.rank.check_agreement(found, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
+        return state
 
     def check_memory(self, try_validation: Callable[[], object] = lambda: None) -> None:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
@@ -219,8 +224,7 @@ class Trainer:
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
         self._wait_for_writes()
-        state = next((state for state in self.directory.states() if not state["progress"]["skipped_in_row"]), None)
-        self.rank.check_agreement({"the update to go back to": 0 if state is None else state["progress"]["update"]}, _SHARED_STATE)
+        state = self._common("go back to", (state for state in self.directory.states() if not state["progress"]["skipped_in_row"]))
         since = self.progress.update - self.progress.went_back
         if state is None or (self.progress.went_back and since <= _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"

@@ -231,7 +231,6 @@ def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
         with open_bytes(path) as file:  # Its size when unpacked was checked when its form was found.
             sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
             width = sheet.max_column or 0
-            width = sheet.max_column or 0
             sheet.reset_dimensions()  # Some programs write wrong ones, or none; a row then ends with its last cell.
             for number, row in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), start=1):
                 width = max(width, len(row))
