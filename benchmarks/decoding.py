@@ -6,7 +6,7 @@
 All use the same weights and the same sentences, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
 tokens a second are those of the best outputs, end tokens included. The first engine is the one with which outputs are compared.
 - PyTorch and CTranslate2 are the engines of `transformer-core translate`; CTranslate2 has a thread for each of several batches.
-- Hugging Face is Marian for a post-norm model, M2M100 for pre-norm.
+- Hugging Face is Marian, which has no pre-norm: for a model with it name the others with --engines.
 Each gets the batch size that is fastest for it; the runs that choose it are the warm-up. In each round each engine runs once, in turn.
 
 The speed of an engine depends on the number of its steps, so a random model is no basis: its outputs end at once or never. Without --model
@@ -48,8 +48,8 @@ def _ours(engine: Translator | CTranslate2Engine) -> Translate:
 
 
 ENGINES: dict[str, Callable[[Path], Translate]] = {
-    "PyTorch, float32": lambda directory: _ours(Translator.load(directory, precision="float32")),
-    "PyTorch, bf16": lambda directory: _ours(Translator.load(directory, precision="bf16")),
+    "PyTorch, float32": lambda directory: _ours(Translator.load(directory, precision="float32", replicas=False)),
+    "PyTorch, bf16": lambda directory: _ours(Translator.load(directory, precision="bf16", replicas=False)),
     "CTranslate2, float32": lambda directory: _ours(CTranslate2Engine.load(directory, cores(), "float32")),
     "CTranslate2, int8": lambda directory: _ours(CTranslate2Engine.load(directory, cores(), "int8")),
     "Hugging Face, bf16": partial(decoder, search=SEARCH, device=DEVICE),
@@ -110,12 +110,12 @@ def run(name: str, translate: Translate, sources: list[list[int]], batch: int, a
     began = time.perf_counter()
     outputs = translate(sources, batch)
     together = time.perf_counter()
-    for source in sources[:alone]:
+    for source in (apart := sources[:alone]):
         translate([source], batch)
     ended = time.perf_counter()
     rate = sum(tokens for _, tokens in outputs) / (together - began)
     print(f"{name}, {batch:,} tokens a batch: {rate:,.0f} target tok/s", file=sys.stderr, flush=True)
-    figures = {"engine": name, "batch": batch, "target tok/s": rate, "ms a sentence alone": 1_000 * (ended - together) / max(1, alone)}
+    figures = {"engine": name, "batch": batch, "target tok/s": rate, "ms a sentence alone": 1_000 * (ended - together) / max(1, len(apart))}
     return figures, outputs
 
 

@@ -56,12 +56,12 @@ class Evaluated(NamedTuple):
         return scoring_of(task_of(references.suffix[1:]), tokenizer)
 
 
-def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
-    """Return an evaluation and its training, if recorded; for a training its latest evaluation.
+def find_evaluation(client: "MlflowClient", wanted: str, known: "list[Run]") -> "tuple[Run, Run | None]":
+    """Return an evaluation among the known runs and its training, if recorded; for a training its latest evaluation.
 
     `wanted` begins a run's name, its training's fingerprint, or its id. Raises `UserError`: 78, no such run, or several; 65, no evaluation.
     """
-    run = _find(client, wanted)
+    run = _find(known, wanted)
     if run.data.tags.get("kind") == "evaluation":
         parent = run.data.tags.get(PARENT_TAG)
         return run, client.get_run(parent) if parent else None
@@ -71,14 +71,13 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     return children[0], run
 
 
-def _find(client: "MlflowClient", wanted: str) -> "Run":
+def _find(known: "list[Run]", wanted: str) -> "Run":
     """Return the latest finished run that matches; all that match must be of the same training, which may have been started again.
 
     A run that has not finished counts only if no finished one matches. A name may be given without the score before its first comma.
     """
     found = [
-        (run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint"), run.data.tags.get(RECORD)} - {None})
-        for run in search(client, "")
+        (run, {run.info.run_id, run.info.run_name, run.data.tags.get("fingerprint"), run.data.tags.get(RECORD)} - {None}) for run in known
     ]
     exact = [run for run, names in found if wanted in names]
     begins = [run for run, names in found if any(f", {name}".find(f", {wanted}") >= 0 for name in names)] if wanted else []
@@ -93,12 +92,12 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     return max(runs, key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
 
 
-def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
-    """Find an evaluation, and copy its translations and its test sets into an empty folder.
+def fetch(client: "MlflowClient", wanted: str, folder: Path, known: "list[Run]") -> Evaluated:
+    """Find an evaluation among the known runs, and copy its translations and its test sets into an empty folder.
 
     Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations or no test set.
     """
-    run, training = find_evaluation(client, wanted)
+    run, training = find_evaluation(client, wanted, known)
     name, kept = run.info.run_name or run.info.run_id, {item.path for item in client.list_artifacts(run.info.run_id)}
     if missing := [file for file in (HYPOTHESES, SOURCES, REFERENCES) if file not in kept]:
         raise UserError(f"run {name}: holds no {missing[0]}", "Send what is left with: python -m flows.tracking sync")
@@ -171,7 +170,8 @@ def write_page(chosen: Namespace, params: Params, uri: str) -> int:
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
-            found = [fetch(client, name, Path(folder) / str(number)) for number, name in enumerate(chosen_runs(chosen, client))]
+            known = [*search(client, ""), *_in_experiment(chosen, client, "")]
+            found = [fetch(client, name, Path(folder) / str(number), known) for number, name in enumerate(chosen_runs(chosen, client))]
             runs = [_on_page(number, run, client, uri) for number, run in enumerate(found, start=1)]
             unfinished = _unfinished(chosen, client)
         tests = []
@@ -228,7 +228,8 @@ def main(arguments: list[str] | None = None) -> int:
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
-            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in zip("ab", [*chosen.runs, "", ""], strict=False))
+            known = search(client, "")
+            a, b = (fetch(client, run, Path(folder) / name, known) for name, run in zip("ab", [*chosen.runs, "", ""], strict=False))
         shared = [(test, b.tests[references]) for references, test in a.tests.items() if references in b.tests]
         if not shared:
             fault = f"runs {a.name} and {b.name}: were scored against different references"

@@ -113,11 +113,12 @@ def plan(
         params = check_params({**document, MACHINE: machine})
         if minutes:
             document["train"].update(spaced(_updates_within(minutes, params)))
+            check_params(document)
         relevant = {name: document[name] for name in sections_up_to(LAST_STAGE)}
         key = sha256(json.dumps([_FORMAT, code, relevant], sort_keys=True).encode()).hexdigest()
         trials.append(Trial(row.name, document["train"]["seed"], document, key))
     given = [*settings, *(f"--{option}={value}" for option, value in options.items() if value)]
-    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale, given))
+    return Sweep(trials, files, tables.About(name, recipe or PARAMS_FILE.name, scale if name == "table3" else 1, given))
 
 
 def _updates_within(minutes: float, params: Params) -> int:

@@ -83,7 +83,7 @@ TWICE = {"  r_drop: 0\n": "  r_drop: 5\n"}
     ("changes", "line"),
     [
         (TREES, None),
-        (TREES | LISTED, "decode.shortlist: must be false with decode.ensemble and where download.target is tree, got true"),
+        (TREES | LISTED, "average.shortlist: must be 0 where download.target is tree, got 9"),
         (TREES | {"lowercase: false": "lowercase: true"}, "bpe.lowercase: must be false where download.target is tree, got true. The"),
         ({"preset: tiny": "preset: tiny\n  architecture: recurrent"}, "model.architecture: cannot be converted to CTranslate2, got 'recur"),
         ({"precision: float32": "precision: int8"}, None),

@@ -9,9 +9,13 @@ if TYPE_CHECKING:
 
 
 def load(
-    *directories: str | Path, engine: "EngineOption | None" = None, precision: "DecodingPrecision | None" = None, device: str | None = None
+    directory: str | Path,
+    *others: str | Path,
+    engine: "EngineOption | None" = None,
+    precision: "DecodingPrecision | None" = None,
+    device: str | None = None,
 ) -> "LoadedModel":
-    """Return a model for translation; of several directories the models translate together.
+    """Return a model for translation; of several the models translate together.
 
     Options that are None are chosen as `transformer-core translate` does.
 
@@ -25,5 +29,5 @@ def load(
     if engine not in (None, *(names := get_args(EngineOption))):
         raise configuration_error(f"engine: must be {', '.join(names)}, got {engine!r}")
     chosen = usable_device(device, "device") if device else None
-    paths = list(map(Path, directories))
+    paths = [Path(path) for path in (directory, *others)]
     return LoadedModel(paths, read_config(paths[0] / CONFIG), engine, precision, chosen)

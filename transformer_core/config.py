@@ -397,8 +397,10 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
         yield "decode.engine", f"must be torch with decode.ensemble, got {params.decode.engine}", "CTranslate2 has no ensembles."
     if params.decode.precision == "int8" and params.decode.engine == "torch":
         yield "decode.precision", "must not be int8 with decode.engine torch", "Set decode.engine: ctranslate2."
-    if params.decode.shortlist and (params.decode.ensemble or download.task.constraint):
-        yield "decode.shortlist", "must be false with decode.ensemble and where download.target is tree, got true", ""
+    if params.decode.shortlist and params.decode.ensemble:
+        yield "decode.shortlist", "must be false with decode.ensemble, got true", ""
+    if average.shortlist and download.task.constraint:
+        yield "average.shortlist", f"must be 0 where download.target is {download.target}, got {average.shortlist}", ""
     if params.decode.engine == "ctranslate2":
         if download.task.constraint:
             yield "decode.engine", f"must be torch where download.target is {download.target}, got ctranslate2", ""

@@ -177,6 +177,9 @@ def test_runs_that_are_not_on_the_first_page_of_mlflows_answer_are_found(compare
         evaluate(f"evaluation-{number}", f"run{number}", GOOD)
     assert compare("run1", "run2").startswith("A is evaluation-1, of run1 (")
     assert compare("--experiment", server.MLFLOW_EXPERIMENT, "--page", "page.html") == "page.html: 2 runs\n"
+    client = connect(store())
+    client.rename_experiment(experiment_id(client), "another")
+    assert compare("--experiment", "another", "--page", "page.html") == "page.html: 2 runs\n"
 
 
 def test_a_name_matches_without_its_score_and_a_killed_run_only_if_no_finished_one_does(compare: Compare) -> None:

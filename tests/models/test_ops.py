@@ -12,9 +12,12 @@ from torch import Tensor
 
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
+from transformer_core.models.attention import scaled_dot_product_attention
+from transformer_core.models.embeddings import Dropout
 from transformer_core.models.ops.choice import can_pack, prepare_for_training
 from transformer_core.models.ops.packed import PackedBatch, on_device
 from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, LowCopies, PackedTransformer
+from transformer_core.models.ops.padded_attention import of_hypotheses
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.loader import Batch, make_batch, make_packed_batch, make_twice, packed_shape
@@ -128,11 +131,18 @@ def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[st
         assert torch.equal(weight.grad, expected[name]), name
 
 
-@pytest.mark.parametrize("changes", [{"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}])
+@pytest.mark.parametrize("changes", [{"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 208, "d_v": 208}])
 def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) -> None:
     assert can_pack(SIZE)
     assert not can_pack(replace(SIZE, **changes))  # type: ignore[arg-type]
     assert prepare_for_training(Transformer(SIZE, VOCAB), CPU, "bf16").packed is None
+
+
+def test_attention_of_hypotheses_on_a_device_without_triton_is_the_pages() -> None:
+    """As on the older of two unlike GPUs."""
+    q, k, v = torch.randn(3, 2, 4, 3, 8)
+    mask, dropout = torch.arange(3) < torch.tensor([3, 2])[:, None, None, None], Dropout(0.0)
+    torch.testing.assert_close(of_hypotheses(q, k, v, mask, dropout), scaled_dot_product_attention(q, k, v, mask, dropout))
 
 
 @pytest.mark.gpu

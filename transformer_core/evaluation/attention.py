@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.errors import configuration_error
 from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, attention_weights
-from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.layers import EncoderLayer
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.pictures.attention_maps import AttentionMaps, Kind
@@ -63,11 +63,10 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
 
 def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
     """Return the weights of each kind, (N, H, rows, columns), for (1, S) and (1, T) token ids."""
-    decoder = [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
     attentions: dict[Kind, list[MultiHeadAttention]] = {
         "encoder": [layer.self_attention for layer in model.encoder if isinstance(layer, EncoderLayer)],
-        "decoder": [layer.self_attention for layer in decoder],
-        "cross": [layer.cross_attention for layer in decoder],
+        "decoder": [layer.self_attention for layer in model.decoder_layers()],
+        "cross": [layer.cross_attention for layer in model.decoder_layers()],
     }
     found: dict[Kind, list[Tensor]] = {kind: [] for kind in attentions}
 

@@ -29,7 +29,7 @@ def choose_kernels(device: torch.device) -> None:
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether the device multiplies bf16 matrices in hardware."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.cuda.get_device_capability(device) >= AMPERE
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 

@@ -146,9 +146,9 @@ class _LossOfKernel(_Scaled):
             hidden_gradient[rows] = logits @ cast
             weight_gradient += (logits.T @ hidden[rows])[:vocab_size]
         ctx.save_for_backward(hidden_gradient, weight_gradient)
-        smoothed, nll = sums.unbind()
+        smoothed, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
-        return smoothed.clone(), nll.clone()
+        return smoothed, nll
 
 
 def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, divergence: float, divergence_sum: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ _PACKED_KEYS = frozenset({
     "architecture", "layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "dropout", "relu_dropout",
     "norm", "positions", "most_positions", "tied",
 })  # fmt: skip
-_WIDTHS = range(8, 257, 8)  # Of FlashAttention.
+_WIDTHS = (*range(8, 193, 8), *range(232, 257, 8))  # Of FlashAttention; of those between, consumer GPUs have no backward pass.
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,7 @@ def prepare_for_decoding(model: TranslationModel) -> None:
     The three projections of each self-attention become one product. On a GPU attention is fused, and that of hypotheses gets a kernel if
     one can be compiled.
     """
-    attend: Attend = scaled_dot_product_attention
-    if model.device.type == "cuda":
-        attend = of_hypotheses if model.output_weight.dtype != torch.float64 and can_compile(model.device) else fused
-    _set_attention(model, attend)
+    _set_attention(model, of_hypotheses if model.device.type == "cuda" else scaled_dot_product_attention)
     for module in model.modules():
         if isinstance(module, EncoderLayer | DecoderLayer):
             module.self_attention = FusedSelfAttention(module.self_attention)

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, bias_of, scaled_dot_product_attention
 from transformer_core.models.embeddings import Dropout
+from transformer_core.models.precision import can_compile
 
 _MOST, _WIDEST = 32, 128  # Hypotheses and width of keys of the kernel for decoding: more need more shared memory than some GPUs have.
 
@@ -30,12 +31,12 @@ def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
 
 
 def of_hypotheses(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-    """Compute by the Triton kernel for the hypotheses of decoding, for a GPU; whole sequences by `fused`.
+    """Compute by the Triton kernel for the hypotheses of decoding, for a GPU that it can be compiled for; whole sequences by `fused`.
 
     Keys and values that are decoded with are laid out head by head; no others are.
     """
-    narrow = query.shape[2] <= _MOST and key.shape[3] == value.shape[3] <= _WIDEST
-    if mask is None or not narrow or key.stride(2) != key.shape[3]:
+    fits = query.dtype != torch.float64 and query.shape[2] <= _MOST and key.shape[3] == value.shape[3] <= _WIDEST
+    if mask is None or not fits or key.stride(2) != key.shape[3] or not can_compile(query.device):
         return fused(query, key, value, mask, dropout)
     from transformer_core.models.ops.decoding_attention import decoding_attention  # It needs Triton, which a CPU's torch has not.
 
