@@ -79,7 +79,7 @@ def rows_of(name: str, scale: int, rate: float = 1.0) -> list[Row]:
 
 
 def grid(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
-    """Return each row with each combination of the values in settings of the form KEY=V1,V2. Rows that differ in the seed have one name.
+    """Return each row with each combination of the values in settings KEY=V1,V2. Its name has those with several values but the seed.
 
     Raises `UserError` (78): a setting of another form, or neither a setting nor a row of a table.
     """
@@ -96,7 +96,7 @@ def grid(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
         listed[key] = values
     found = []
     for row, chosen in itertools.product(rows, map(dict, itertools.product(*listed.values()))):
-        named = [f"{key}={value}" for key, value in chosen.items() if key != SEED]
+        named = [f"{key}={value}" for key, value in chosen.items() if key != SEED and len(listed[key]) > 1]
         found.append(Row(" ".join(filter(None, [row.name, *named])) or GRID, row.sections, {**row.overrides, **chosen}))
     return found
 
