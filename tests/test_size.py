@@ -2,7 +2,7 @@
 
 from tests.clone import ROOT, git
 
-MOST_LINES = {"tests": 21_660, "outside tests": 24_196}
+MOST_LINES = {"tests": 21_675, "outside tests": 24_194}
 
 
 def test_the_lines_of_python_are_within_their_bounds() -> None:

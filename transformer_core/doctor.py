@@ -57,15 +57,15 @@ def examine(root: Path = Path(), cluster: bool = False) -> Iterator[Finding]:
 def _check_cuda(_: Path) -> str | Warned:
     import torch
 
-    from transformer_core.models.precision import AMPERE, can_compile
+    from transformer_core.models.precision import can_compile, from_ampere
 
     count = torch.cuda.device_count()  # It needs no working CUDA.
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
         names = ", ".join(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus)
-        if can_compile(torch.device("cuda", 0)):
+        if can_compile(first := torch.device("cuda", 0)):
             return names
-        remedy = "" if torch.cuda.get_device_capability(0) < AMPERE else "Install gcc and python3-dev."  # Triton needs Ampere.
+        remedy = "Install gcc and python3-dev." if from_ampere(first) else ""
         return f"{names}: kernels are not compiled: training is slower", remedy
     if shutil.which("nvidia-smi") or count:
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"

@@ -97,7 +97,7 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
             record.attach_files(TABLES, folder="training")
             record.end()
     finally:
-        recorder.close()
+        recorder.progress.close()
 
 
 def begun(state: Path, fingerprint: str, task: Task) -> RunRecord:
@@ -125,7 +125,7 @@ class Recorder(Observer):
         }
         self._tables = [_Table(directory / path.name, names) for path, names in columns.items()]
         self._updates, self._validation, self._skipped = self._tables
-        self._progress, self._of, self.vitals = Progress(), updates, Vitals()
+        self.progress, self._of, self.vitals = Progress(), updates, Vitals()
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
         self._warned = False  # That the model does not read its source.
@@ -138,20 +138,20 @@ class Recorder(Observer):
     def on_progress(self, update: int) -> None:
         self.vitals.moved = time.monotonic()
         if update != self._of:  # The last update is shown with its own figures.
-            self._progress.show(update, self._of, self._figures(self._latest, update) if self._latest else "")
+            self.progress.show(update, self._of, self._figures(self._latest, update) if self._latest else "")
 
     def on_update(self, record: UpdateRecord) -> None:
         self._updates.append(asdict(record))
         self._first, self._latest = self._first or record, record
         self.vitals.speeds.append(record.tokens_per_second)
-        self._progress.show(record.update, self._of, self._figures(record, record.update))
+        self.progress.show(record.update, self._of, self._figures(record, record.update))
 
     def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
         if not overflow:  # Those of fp16 are expected now and then, and counted in the tables.
             self.vitals.skip(update)
-            self._progress.write(
+            self.progress.write(
                 f"update {update:,}: the loss or a gradient is not finite, skipped; {self._skipped.path} names its lines of data/clean"
             )
 
@@ -159,9 +159,9 @@ class Recorder(Observer):
         self.vitals.moved = time.monotonic()
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._task.key], "seconds": seconds})
         score = f"{self._task.score} {scores[self._task.key]:.1f} (greedy, {self._sentences:,} sentences)"
-        self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
+        self.progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
         if not self._warned and (warning := unread_source({"update": update, **scores}, self._of)):
-            self._progress.write(warning)
+            self.progress.write(warning)
             self._warned = True
 
     def state(self) -> dict[str, Any]:
@@ -170,10 +170,6 @@ class Recorder(Observer):
     def restore(self, state: dict[str, Any]) -> None:
         for table in self._tables:
             table.cut(state[table.path.name])
-
-    def close(self) -> None:
-        """Close the progress bar."""
-        self._progress.close()
 
     def _figures(self, record: UpdateRecord, update: int) -> str:
         """Return the figures of a record in words, with the time that is left after a later update, at this process's mean speed."""

@@ -15,9 +15,10 @@ from flows.process.runner import echo
 from transformer_core.config import MOST_INPUT, PRETRAINED, Params
 from transformer_core.corpus.text import read_lines, splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
+from transformer_core.corpus.tokens.encoding import strings_of
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load_engine
-from transformer_core.decoding.lines import strings_of, with_strings
+from transformer_core.decoding.lines import with_strings
 from transformer_core.decoding.translator import Hypothesis, shortened
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_directory, write_json

@@ -16,7 +16,8 @@ from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manife
 from flows.record.lineage import lineage
 from flows.record.run import NAME, REFERENCES, SCORES_STEP, SOURCES, RunRecord, flatten, identity_of, read_record
 from transformer_core.config import COMET, Params
-from transformer_core.corpus.text import read_lines
+from transformer_core.corpus.text import Pair, read_lines
+from transformer_core.corpus.tokens.encoding import encoded
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
 from transformer_core.evaluation.bleu import tokenizer_for, tokenizer_of
@@ -122,7 +123,7 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if not keeps_weights(model):
         return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
     subword = Subword.load(paths.AVERAGED / SUBWORD)
-    pairs = [(subword.encode(source), subword.of_target.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+    pairs = [encoded(Pair(source, hypothesis), subword) for source, hypothesis in zip(sources, hypotheses, strict=True)]
     index = choose_sentence([(len(source), len(target)) for source, target in pairs])
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."

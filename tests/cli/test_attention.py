@@ -9,6 +9,7 @@ import torch
 
 from tests.cli.conftest import SIZE, Call
 from tests.models.on_disk import VOCAB, write_model
+from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.models.architectures import build
 
 
@@ -60,3 +61,18 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
     assert call(*shown, "der Hund").code == 0
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert {weight for head in document["attention"] for row in head["weights"] for weight in row} == {None}
+
+
+def test_strings_are_shown_as_the_placeholders_that_a_model_reads_and_printed_as_they_are(call: Call, tmp_path: Path) -> None:
+    torch.manual_seed(4)  # With which it writes the third one.
+    write_model(build(SIZE, VOCAB + 9), tmp_path / "masked", user_symbols=[*SYMBOLS])
+
+    def shown(*target: str) -> tuple[str, str, str]:
+        done = call("attention", "--model", "masked", "--out", "a", "--kind", "cross", "the <b> <i> <u> house", *target)
+        document = json.loads(Path("a/attention.json").read_text(encoding="utf-8"))
+        return "".join(document["source"]), "".join(document["target_predicted"]).removesuffix("</s>"), done.out.split("\n")[0]
+
+    assert shown("das <u>Haus")[:2] == ("▁the▁⟦1⟧▁⟦2⟧▁⟦3⟧▁house</s>", "▁das▁⟦3⟧Haus")
+    _, pieces, printed = shown()
+    assert "⟦3⟧" in pieces
+    assert printed == pieces.replace("⟦3⟧", "<u>").replace("▁", " ").strip()

@@ -10,9 +10,10 @@ from tests.corpus.encoded import learnt_subword
 from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.corpus.placeholders import SYMBOLS
 from transformer_core.corpus.text import Pair, normalise
+from transformer_core.corpus.tokens.encoding import encoded
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.lines import Line, LineReader, encoded, most_tokens
+from transformer_core.decoding.lines import Line, LineReader, most_tokens
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.models.directory import read_config
 

@@ -503,7 +503,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[PackedBatch]:
     def record(_: GradientGraphs, batch: PackedBatch, add_gradients: Callable[..., None]) -> Any:
         captured.append(batch)
         divisor, own = torch.ones(()), deepcopy(batch)
-        return SimpleNamespace(batch=own, divisor=divisor, graph=SimpleNamespace(replay=lambda: add_gradients(own, divisor)))
+        return SimpleNamespace(replay=lambda: add_gradients(own, divisor)), own, divisor
 
     def without_filling(decoded: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *settings: float) -> Loss:
         return cross_entropy(decoded[targets >= 0], weight, targets[targets >= 0], *settings)  # As the kernel of the loss computes it.
@@ -512,7 +512,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[PackedBatch]:
     monkeypatch.setattr(GradientGraphs, "_captured", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    for name in ("packs", "can_compile"):
+    for name in ("from_ampere", "can_compile"):
         monkeypatch.setattr(choice, name, lambda *_: True)
     monkeypatch.setattr(choice, "PackedTransformer", lambda model, _: PackedTransformer(model, kernels=False))
     return captured

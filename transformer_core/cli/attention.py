@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int, sentence
+from transformer_core.corpus.text import Pair
 from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
 
@@ -34,22 +35,24 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
+    from transformer_core.corpus.tokens.encoding import encoded, encoded_source
     from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.lines import with_strings
     from transformer_core.decoding.translator import Translator, check_length, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
     from transformer_core.pictures.attention_maps import attention_picture
     from transformer_core.pictures.drawing import save
 
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
-    source = subword.encode(arguments.source)
+    source, strings = encoded_source(arguments.source, subword)
     check_length(source, model.most_positions, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
     if arguments.target is None:
-        ((best, *_),) = Translator(model, subword).translate_tokens([source], Search())
-        target = best.ids  # Encoding the text again could give other tokens.
+        (ranked,) = Translator(model, subword).translate_tokens([source], Search())
+        target = ranked[0].ids  # Encoding the text again could give other tokens.
     else:
-        target = subword.of_target.encode(arguments.target)
+        _, target = encoded(Pair(arguments.source, arguments.target), subword)
         check_length(target, model.most_positions, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     if arguments.kind not in (None, *maps.weights):
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise configuration_error(f"--out: {arguments.out} cannot be written to ({error.strerror})") from None
     if arguments.target is None:
-        print(subword.decode(target))
+        print(with_strings(ranked, strings)[0].text)
     shown = "; heads ".join(", ".join(map(str, numbers)) for numbers in (layers, heads))
     print(f"{arguments.out}: {', '.join([*figures, _NUMBERS])} (layers {shown})")
     return 0
@@ -75,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_heads(arguments: argparse.Namespace) -> int:
     """Print a line for each head, and what all of them do."""
+    from transformer_core.corpus.tokens.encoding import encoded_source
     from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.translator import check_length, load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
@@ -82,7 +86,7 @@ def run_heads(arguments: argparse.Namespace) -> int:
 
     sentences = read_pronouns(arguments.sentences)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
-    encoded = [subword.encode(wanted.sentence) for wanted in sentences]
+    encoded = [encoded_source(wanted.sentence, subword)[0] for wanted in sentences]
     for number, source in enumerate(encoded, start=1):
         check_length(source, model.most_positions, f"{arguments.sentences}:{number}")
     print(*count_heads(sentences, (attention_maps(model, subword, source, [EOS]) for source in encoded)).rows(), sep="\n")

@@ -41,8 +41,8 @@ def run_score(arguments: argparse.Namespace) -> int:
     import torch
 
     from transformer_core.config import MOST_INPUT
+    from transformer_core.corpus.tokens.encoding import encoded
     from transformer_core.corpus.tokens.subword import EOS, printable
-    from transformer_core.decoding.lines import encoded
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import BATCH_TOKENS, check_length, load_for_decoding
     from transformer_core.training.loss import perplexity

@@ -11,9 +11,10 @@ from tqdm import tqdm
 
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
+from transformer_core.corpus.tokens.encoding import encoded_source
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, SourceChunk, choose_engine, load_engine, translated
-from transformer_core.decoding.lines import encoded_source, with_strings
+from transformer_core.decoding.lines import with_strings
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.files import sha256_of

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from transformer_core.corpus.text import Pair
+from transformer_core.corpus.tokens.encoding import encoded
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.decoding.lines import encoded
 from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding

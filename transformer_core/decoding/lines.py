@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from sentencex import segment  # type: ignore[import-untyped]  # Alive, about 300 languages, no dependencies; it keeps every character.
 
 from transformer_core.config import MOST_INPUT
-from transformer_core.corpus.placeholders import SYMBOLS, masked, restored, strings_in
-from transformer_core.corpus.text import Pair, lacks_spaces, normalise
+from transformer_core.corpus.placeholders import masked, restored
+from transformer_core.corpus.text import lacks_spaces, normalise
+from transformer_core.corpus.tokens.encoding import encoded_source
 from transformer_core.corpus.tokens.subword import UNK, Subword, TokenIds
 from transformer_core.decoding.translator import Hypothesis, targets_of
 from transformer_core.errors import UserError, configuration_error
@@ -115,26 +116,9 @@ class LineReader:
         return len(encoded_source(self._marked(text), self._subword)[0]) - 1 <= self._most
 
 
-def strings_of(source: str, subword: Subword) -> list[str] | None:
-    """Return the strings of a source for which placeholders stand; None if the vocabulary has none."""
-    return strings_in(normalise(source), subword.symbols) if SYMBOLS[0] in subword.symbols else None
-
-
 def with_strings(ranked: list[Hypothesis], strings: Sequence[str] | None) -> list[Hypothesis]:
     """Return translations with these strings in the places of their placeholders, see `strings_of`."""
     return ranked if strings is None else [replace(one, made_of=restored(one.text, strings)) for one in ranked]
-
-
-def encoded_source(source: str, subword: Subword) -> tuple[list[int], list[str] | None]:
-    """Return the token ids of a source, and the strings for which it has placeholders, see `strings_of`."""
-    strings = strings_of(source, subword)
-    return subword.encode(masked(normalise(source), strings) if strings else source), strings
-
-
-def encoded(pair: Pair[str], subword: Subword) -> tuple[list[int], list[int]]:
-    """Return the token ids of a source and of its translation, with placeholders for the strings of the source."""
-    source, strings = encoded_source(pair.source, subword)
-    return source, subword.of_target.encode(masked(normalise(pair.target), strings or ()))
 
 
 def check_known(text: str, vocabulary: Subword, place: str, remedy: str) -> None:

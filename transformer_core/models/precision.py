@@ -11,8 +11,6 @@ from torch.utils._triton import has_triton
 
 from transformer_core.config import Precision
 
-AMPERE = (8, 0)  # The least compute capability that Triton and FlashAttention support.
-
 
 def choose_kernels(device: torch.device) -> None:
     """Switch off, in this process, kernels of cuDNN that torch takes on a GPU by default; on a CPU this does nothing.
@@ -26,12 +24,15 @@ def choose_kernels(device: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = False
 
 
+def from_ampere(device: torch.device) -> bool:
+    """Return whether the device is an Ampere GPU or a later one, which Triton, FlashAttention and fast bf16 need."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether the device multiplies bf16 matrices in hardware."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= AMPERE
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(from_ampere(device) or capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 @cache
@@ -40,7 +41,7 @@ def can_compile(device: torch.device) -> bool:
 
     They need an Ampere GPU or a later one, and Triton, which needs a C compiler and the headers of Python.
     """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < AMPERE:
+    if not from_ampere(device):
         return False
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     header = Path(sysconfig.get_path("include"), "Python.h")

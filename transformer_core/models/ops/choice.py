@@ -10,7 +10,7 @@ from transformer_core.models.attention import Attend, MultiHeadAttention, scaled
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.ops.packed_transformer import PackedTransformer
 from transformer_core.models.ops.padded_attention import FusedSelfAttention, fused, in_float32, of_hypotheses
-from transformer_core.models.precision import AMPERE, can_compile, low_precision
+from transformer_core.models.precision import can_compile, from_ampere, low_precision
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
@@ -43,15 +43,10 @@ def prepare_for_training(model: TranslationModel, device: torch.device, precisio
     """
     low = low_precision(device, precision)
     _set_attention(model, fused if device.type == "cuda" else in_float32)
-    if type(model) is not Transformer or low is None or not packs(device) or not can_pack(model.size):
+    if type(model) is not Transformer or low is None or not from_ampere(device) or not can_pack(model.size):
         return TrainingOps(low)
     kernels = can_compile(device)
     return TrainingOps(low, PackedTransformer(model, kernels), kernels and passes == 1)
-
-
-def packs(device: torch.device) -> bool:
-    """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def can_pack(size: TransformerSize) -> bool:

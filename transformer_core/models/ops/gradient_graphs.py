@@ -1,7 +1,6 @@
 """CUDA graphs of micro-batches: launching the kernels of a forward and backward pass one by one takes longer than running them."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,13 +8,8 @@ from torch import Tensor
 from transformer_core.models.ops.packed import PackedBatch, on_device
 
 AddGradients = Callable[[PackedBatch, Tensor], None]
+_Captured = tuple[torch.cuda.CUDAGraph, PackedBatch, Tensor]  # A graph, and the micro-batch and the divisor that it reads.
 _MOST_GRAPHS = 256  # They take memory; a shape that comes so late is rare, and its kernels are launched one by one.
-
-
-class _Graph(NamedTuple):
-    graph: torch.cuda.CUDAGraph
-    batch: PackedBatch
-    divisor: Tensor
 
 
 class GradientGraphs:
@@ -26,7 +20,7 @@ class GradientGraphs:
 
     def __init__(self, sums: Tensor) -> None:
         self._sums = sums
-        self._graphs: dict[tuple[int, ...], _Graph] = {}
+        self._graphs: dict[tuple[int, ...], _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
         # One for all warm-ups and captures: cuBLAS keeps a workspace for each stream that it has worked on.
         self._stream = torch.cuda.Stream()
@@ -42,14 +36,14 @@ class GradientGraphs:
                 add_gradients(on_device(batch, self._sums.device), self._sums.new_tensor(divisor))
                 return
             self._graphs[batch.shape] = self._captured(on_device(batch, self._sums.device), add_gradients)
-        known = self._graphs[batch.shape]
-        for own, given in zip(known.batch.tensors, batch.tensors, strict=True):
+        graph, read, of_graph = self._graphs[batch.shape]
+        for own, given in zip(read.tensors, batch.tensors, strict=True):
             own.copy_(given, non_blocking=True)
-        known.divisor.fill_(divisor)
+        of_graph.fill_(divisor)
         seed()
-        known.graph.replay()
+        graph.replay()
 
-    def _captured(self, batch: PackedBatch, add_gradients: AddGradients) -> _Graph:
+    def _captured(self, batch: PackedBatch, add_gradients: AddGradients) -> _Captured:
         """Capture a graph. Its kernels run once before, on the same stream, since what they need may not be made in a capture."""
         divisor, before = torch.ones((), device=self._sums.device), self._sums.clone()
         graph = torch.cuda.CUDAGraph()
@@ -61,4 +55,4 @@ class GradientGraphs:
         with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
             add_gradients(batch, divisor)
         self._sums.copy_(before)
-        return _Graph(graph, batch, divisor)
+        return graph, batch, divisor
