@@ -13,7 +13,8 @@ PARTS = st.sampled_from(["⟦2⟧", "<b>", "https://a.de/x?y=1.", "{name}", "%s"
 
 
 @given(st.text() | st.lists(PARTS, max_size=9).map("".join))
-def test_the_strings_of_any_text_are_put_back(text: str) -> None:
+def test_the_strings_of_any_text_are_put_back_and_a_symbol_that_the_model_has_invented_is_left_out(text: str) -> None:
+    assert restored("a ⟦1⟧ b ⟦2⟧", ["x"]) == "a x b "
     strings = strings_in(text)
     assert len(strings) <= len(SYMBOLS)
     assert restored(masked(text, strings), [*strings, *SYMBOLS[len(strings) :]]) == text
@@ -31,10 +32,13 @@ def test_words_decimal_numbers_and_a_tag_at_the_beginning_stay() -> None:
     source = "<bt> It costs 3.50, 1,000 or 2.000 at 5 on the 20th; <bt> is no tag here."
     assert strings_in(source, {"<bt>"}) == []
     assert strings_in(source) == ["<bt>", "<bt>"]
+    assert strings_in("⟦1⟧ is no tag", SYMBOLS) == ["⟦1⟧"]
 
 
-def test_a_symbol_that_the_model_has_invented_is_left_out() -> None:
-    assert restored("a ⟦1⟧ b ⟦2⟧", ["x"]) == "a x b "
+@given(*[st.lists(PARTS | st.sampled_from(["Rome", "Rome19", "_Rome"]), max_size=9).map("".join)] * 2)
+def test_both_sides_of_a_training_pair_get_the_same_symbols(source: str, target: str) -> None:
+    (pair,) = with_symbols([Pair(source, target)], 1)
+    assert "⟦2⟧" in source + target or [*map(pair.source.count, SYMBOLS)] == [*map(pair.target.count, SYMBOLS)]
 
 
 def test_symbols_that_are_added_to_training_pairs_stay_whole() -> None:

@@ -31,7 +31,7 @@ _STRINGS = (
 )
 _STRING = re.compile("|".join(_STRINGS))
 _DECIMAL = re.compile(r"\d+\.\d+")  # It is written otherwise in other languages.
-_WORD = re.compile(r"[^\W\d_]{2,}")
+_WORD = re.compile(r"\b[^\W\d_]{2,}\b")
 _MOST_ADDED = 3
 
 
@@ -39,7 +39,7 @@ def strings_in(source: str, tags: Collection[str] = ()) -> list[str]:
     """Return the strings of a source sentence for which symbols stand, in order, without tags at its beginning."""
     found = [string[0] for string in _STRING.finditer(source) if not _DECIMAL.fullmatch(string[0])]
     first = source.split(maxsplit=2)[:2]
-    return [string for string in found if not (string in first and string in tags)][: len(SYMBOLS)]
+    return [string for string in found if string not in first or string not in tags or string in SYMBOLS][: len(SYMBOLS)]
 
 
 def masked(text: str, strings: Sequence[str]) -> str:
@@ -63,7 +63,7 @@ def with_symbols(pairs: Iterable[Pair[str]], share: float) -> Iterator[Pair[str]
         ours, theirs = (Counter(string[0] for string in _STRING.finditer(text)) for text in pair)
         strings = [string for string in strings_in(pair.source) if ours[string] == theirs[string]]
         drawn = random.random() < share
-        yield _with_more(pair, random) if drawn and not ours else Pair(*(masked(text, strings) for text in pair))
+        yield _with_more(pair, random) if drawn and not ours and not theirs else Pair(*(masked(text, strings) for text in pair))
 
 
 def _with_more(pair: Pair[str], random: Random) -> Pair[str]:
