@@ -65,7 +65,7 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     for number, name in enumerate(registered_models(reader.found)):
         (FETCHED / str(number)).mkdir(parents=True)
         registered[name] = fetch(name.removeprefix(REGISTRY), tracking_uri(params.machine), FETCHED / str(number))
-    manifest = write_raw(reader, folder, Teachers(partial(translated_text, shards, reader.direction), registered))
+    manifest = write_raw(reader, folder, Teachers(partial(translated_text, shards), registered))
     shutil.rmtree(FETCHED, ignore_errors=True)
     shards.remove_unused()
     return manifest

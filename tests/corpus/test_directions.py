@@ -20,8 +20,8 @@ from transformer_core.corpus.sources.catalogue import check_direction, find_entr
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.corpus.sources.translated import check_tags
-from transformer_core.corpus.text import read_lines, read_pairs, write_lines
+from transformer_core.corpus.sources.translated import Teachers, check_tags
+from transformer_core.corpus.text import Pair, read_lines, read_pairs, write_lines
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2_export import export_model
@@ -92,9 +92,19 @@ def test_a_tag_before_each_source_sentence_names_its_target_and_each_direction_h
 
 
 def test_one_direction_of_such_a_corpus_has_no_tag_and_the_sources_of_its_languages() -> None:
-    _, splits = written_raw(reader(source="de", target="en"), Path("raw"))
+    _, splits = written_raw(reader(f"{ENTRY}tests: {{test_ru: [{{sacrebleu: wmt13, direction: ru-en}}]}}", "de", "en"), Path("raw"))
     assert splits["train"] == list(zip(TEXTS["t.de"], TEXTS["t.en"], strict=True))
     assert [*splits] == ["train", "valid", "test"]
+
+
+def test_text_of_another_such_entry_is_translated_by_the_model_of_its_direction() -> None:
+    reader()
+    source = "{translated: {corpus: talk, model: ../corpora, side: target}, direction: de-en}"
+    Path("corpora/more.yaml").write_text(ENTRY.replace("talk", "more").replace("  train:", f"  train:\n    - {source}"))
+    teachers = Teachers(lambda direction, *given: (Pair(pair.source, "-".join(direction).encode()) for pair in given[-1]), {})
+    more = SourceReader(find_entry("more"), "sources", "targets", Fetcher("more", Path("downloads")))
+    _, splits = written_raw(more, Path("raw"), teachers)
+    assert splits["train"][-4:] == [(f"<2en> {text}", "de-en") for text in TEXTS["t.de"]]
 
 
 def test_a_temperature_repeats_the_pairs_of_small_directions() -> None:

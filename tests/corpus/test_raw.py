@@ -72,7 +72,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("teacher/model.safetensors").write_bytes(b"weights")
 
 
-def shouted(_: Translated, directory: Path, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
+def shouted(_: tuple[str, str], __: Translated, directory: Path, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
     """The "model": upper case."""
     assert directory.is_dir()
     return (Pair(pair.source, pair.source.upper()) for pair in pairs)

@@ -113,7 +113,7 @@ def _read_entry(data: bytes, folder: Path) -> None:
                 for _ in reader.open(source).pairs:
                     pass
             if source.translated:
-                for _ in TranslatedSource(source.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
+                for _ in TranslatedSource(source.translated, reader).open(Teachers(lambda *given: given[-1], {})).pairs:
                     pass
     if entry.splits.train[0].files:
         update_entry("own")

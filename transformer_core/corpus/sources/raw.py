@@ -57,12 +57,15 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
 
 
 def _splits(reader: SourceReader) -> dict[str, list[_Part]]:
-    """Return the parts of each split. Of several directions a test set has a further one for each, and those of `tests` only these."""
+    """Return the parts of each split. Of several directions a test set has a further one for each, and those of `tests` only these.
+
+    In one of several directions, those of `tests` that lack it are left out.
+    """
     found: dict[str, list[_Part]] = {}
     for split, sources in reader.found.entry.sources.items():
         parts = [(source, part) for source in sources for part in reader.readers_of(source)]
         several = reader.target == TARGETS
-        if not (several and split in reader.found.entry.tests):
+        if split not in reader.found.entry.tests or (parts and not several):
             found[split] = parts
         for source, part in parts if several and split not in ("train", "valid") else ():
             found.setdefault(f"{split}_{'-'.join(part.direction)}", []).append((source, part))

@@ -20,8 +20,8 @@ from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of
 
-# Settings, model directory, and pairs of a text and its other side (the text again where it has none); returns the text's translations.
-Translate = Callable[[Translated, Path, Iterator[Pair[bytes]]], Iterator[Pair[bytes]]]
+# Direction of the corpus, settings, model directory, and pairs of a text and its other side (the text again where it has none).
+Translate = Callable[[tuple[str, str], Translated, Path, Iterator[Pair[bytes]]], Iterator[Pair[bytes]]]  # Returns the text's translations.
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class TranslatedSource:
 
     @property
     def sources(self) -> list[Source]:
-        """The other entry's sources of train, without those that are translations themselves."""
-        return [source for source in self.text.found.entry.splits.train if not source.translated]
+        """The other entry's sources of train in this direction, without those that are translations themselves."""
+        return [source for source in self.text.found.entry.splits.train if not source.translated and self.text.readers_of(source)]
 
     @property
     def model(self) -> Path | None:
@@ -102,7 +102,7 @@ class TranslatedSource:
         forward = self.wanted.side == "target"
         pairs = chain.from_iterable(self.text.open(source).pairs for source in self.sources)
         texts = pairs if forward else (Pair(pair.target, pair.source) for pair in pairs)
-        for text, made in teachers.translate(self.wanted, directory, texts):
+        for text, made in teachers.translate(self.reader.direction, self.wanted, directory, texts):
             yield Pair(text, made) if forward else Pair(made, text)
 
 
