@@ -70,6 +70,8 @@ REFUSALS = [
     ("estimate --length 1000", 78, "--length: a micro-batch holds 640 tokens.* 1000"),
     ("recipe tatoeba", 78, r"params\.yaml: differs from every recipe and would be lost\. Keep a copy, then repeat with --force"),
     (f"{NEW} text.en text.de text.en", 78, "text.en: a third file"),
+    ("data new --force ../mine hf:own/books", 78, r"'\.\./mine': not a name for a corpus"),
+    ("data tune --force taken --from transformer --test-lines 9", 78, r"--test: .* no FILE .*\. Name files, or leave it out"),
     (f"{NEW} hf:own/books text.de", 78, "text.de: a file beside the dataset hf:own/books"),
     ("data new mine text.en text.de", 78, r"params\.yaml: differs from every recipe"),
     ("data new taken text.en text.de", 78, r"corpora/taken\.yaml: .* already\. .*transformer-core data update taken"),

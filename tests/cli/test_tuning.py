@@ -72,6 +72,8 @@ def test_a_corpus_of_other_languages_is_not_mixed_in(place: Path, call: Call) ->
     tune = ("data", "tune", "other", "other.en", "other.de", "--from", "models/averaged", "--force")
     assert call(*tune, "--mix", "icon").refusal() == (78, "--mix: icon has no en. It has id, tree.")
     assert not (place / "corpora/other.yaml").exists()
+    assert call(*tune[:2], "first", *tune[3:], "--mix", "icon").code == 78
+    assert (place / "corpora/first.yaml").exists()
     assert (place / "params.yaml").read_bytes() == before
     assert not (place / "pretrained").exists()
 

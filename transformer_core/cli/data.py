@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_float, positive_int
 from transformer_core.errors import UserError, configuration_error, for_terminal
@@ -57,15 +58,19 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE, load_params
     from transformer_core.corpus.sources.catalogue import find_entry, load_entry
-    from transformer_core.corpus.sources.local_corpus import check_unused, described, languages_without_spaces, new_entry, training_pairs
+    from transformer_core.corpus.sources.local_corpus import check_name, described, languages_without_spaces, new_entry, training_pairs
     from transformer_core.evaluation.bleu import bleu_metric, tokenizer_of
 
     for files in filter(None, (arguments.files, arguments.valid, arguments.test)):
         if len(files) > 2:
             raise configuration_error(f"{files[2]}: a third file", "Name one file of each language, or one of both.")
+    sides = {name: getattr(arguments, name) for name in ("source", "target", "source_language", "target_language")}
+    splits = {name: getattr(arguments, f"{name}_lines") or getattr(arguments, name) for name in ("valid", "test")}
+    if arguments.files:
+        check_name(arguments.name, may_exist=arguments.force)
+    elif given := [name for name, value in {**sides, **splits}.items() if value]:
+        raise configuration_error(f"--{given[0].replace('_', '-')}: there is no FILE that it is for", "Name files, or leave it out.")
     if not arguments.force:
-        if arguments.files:
-            check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
     if arguments.start:  # Before the entry is written.
         from transformer_core.models.directory import CONFIG, read_config
@@ -77,10 +82,9 @@ def run_new(arguments: argparse.Namespace) -> int:
         if (first := str(arguments.files[0])).startswith("hf:"):
             if len(arguments.files) > 1:
                 raise configuration_error(f"{arguments.files[1]}: a file beside the dataset {first}", "Name the dataset alone.")
-            _take_dataset(arguments, first.removeprefix("hf:"))
-        valid, test = arguments.valid_lines or arguments.valid, arguments.test_lines or arguments.test
-        sides = {name: getattr(arguments, name) for name in ("source", "target", "source_language", "target_language")}
-        entry = new_entry(arguments.name, *arguments.files, valid=valid, test=test, symbols=arguments.symbols, **sides)
+            arguments.files = _taken(first.removeprefix("hf:"), arguments.name, sides, splits)
+        replaces = Path("corpora", f"{arguments.name}.yaml").exists()
+        entry = new_entry(arguments.name, *arguments.files, symbols=arguments.symbols, **sides | splits)
     else:
         entry = find_entry(arguments.name, "data tune").path
     loaded = load_entry(entry)
@@ -91,7 +95,7 @@ def run_new(arguments: argparse.Namespace) -> int:
         try:
             written = settings(entry, arguments.start, arguments.mix, count_words=not unspaced)
         except UserError:
-            if arguments.files:  # An entry that nothing trains on would block the next try.
+            if arguments.files and not replaces:  # An entry that nothing trains on would block the next try.
                 entry.unlink()
             raise
     else:
@@ -126,16 +130,16 @@ def run_new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _take_dataset(arguments: argparse.Namespace, dataset: str) -> None:
-    """Put the files and the languages of a dataset of Hugging Face's hub into the arguments, as far as these name no others."""
+def _taken(dataset: str, name: str, sides: dict[str, Any], splits: dict[str, Any]) -> list[Path]:
+    """Return the training file of a dataset of Hugging Face's hub, and take its languages and splits where none are given."""
     from transformer_core.corpus.sources.hub import saved_splits
 
-    splits = saved_splits(dataset, Path("data/hub", arguments.name))
-    arguments.files = splits["train"]
-    arguments.valid, arguments.test = arguments.valid or splits.get("valid"), arguments.test or splits.get("test")
+    saved = saved_splits(dataset, Path("data/hub", name))
+    splits.update({split: given or saved.get(split) for split, given in splits.items()})
     if languages := re.fullmatch(r".*/([a-z]{2,3})-([a-z]{2,3})", dataset):
-        arguments.source_language = arguments.source_language or languages[1]
-        arguments.target_language = arguments.target_language or languages[2]
+        sides["source_language"] = sides["source_language"] or languages[1]
+        sides["target_language"] = sides["target_language"] or languages[2]
+    return saved["train"]
 
 
 def run_update(arguments: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def new_entry(
     """Check aligned files, and write corpora/NAME.yaml with their sums, return its path; held-out pairs are copied to files beside it.
 
     Args:
-        name: an entry of that name is replaced (see `check_unused`).
+        name: an entry of that name is replaced (see `check_name`).
         source_file: a file that `formats.form_of` knows, an archive with one or two such files, or a folder of a saved dataset.
         target_file: its translation, line by line; None or the same file if that holds both languages.
         source: the column of the source in all files (see `formats.Side`). `target` likewise.
@@ -150,13 +150,13 @@ def described(entry: Path) -> Iterator[str]:
         yield from describe(islice(training_pairs(entry), None, None, step), others)
 
 
-def check_unused(name: str) -> None:
-    """Check the name of a new corpus. Raises `UserError` (78): it is invalid or in use."""
+def check_name(name: str, *, may_exist: bool) -> None:
+    """Check the name of a new corpus. Raises `UserError` (78): it is invalid or, unless `may_exist`, in use."""
     path = _path_of(name)
-    if path.exists():
+    if path.exists() and not may_exist:
         remedy = f"To update it for changed files: transformer-core data update {name}. Or choose another name."
         raise configuration_error(f"{path}: there is a corpus {name} already", remedy)
-    if name in entry_names():
+    if name in entry_names() and not may_exist:
         raise configuration_error(f"{name}: a corpus of this name comes with the package", "Choose another name.")
 
 
