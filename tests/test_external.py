@@ -41,8 +41,9 @@ def test_a_command_that_fails_is_one_line_and_no_hang(command: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_stop_is_answered_while_a_command_computes(tmp_path: Path) -> None:
-    command = f"sh -c 'read line; touch {tmp_path}/computes; sleep 600; true'"  # The command has a child, which has its pipes.
+@pytest.mark.parametrize("output", ["", ">&-"])
+def test_a_stop_is_answered_while_a_command_computes(tmp_path: Path, output: str) -> None:
+    command = f"sh -c 'read line; exec {output}; touch {tmp_path}/computes; sleep 600; true'"  # It has a child, which has its pipes.
     with Scorer(command, "train.comet", (tmp_path / "computes").exists) as scorer:
         assert scorer.scores(SOURCES, OUTPUTS, REFERENCES) == []
 

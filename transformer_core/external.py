@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryFile
 from typing import IO
 
@@ -78,7 +78,10 @@ class Scorer(AbstractContextManager["Scorer"]):
                 part = os.read(out, 1 << 16)
                 read += part
                 if not part:
-                    code = process.wait()
+                    try:  # One that has closed its output may still compute.
+                        code = process.wait(_LOOK_SECONDS)
+                    except TimeoutExpired:
+                        continue
                     self._told.seek(0)
                     last = self._told.read().decode(errors="replace").strip().split("\n")[-1]
                     raise UserError(f"{self.setting}: the command ended with {code} before it had scored all: {last or 'no message'}")

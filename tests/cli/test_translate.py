@@ -9,6 +9,7 @@ import subprocess
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 import torch
@@ -207,6 +208,10 @@ def test_a_file_that_is_a_standard_stream_keeps_what_is_in_it(model: Path, tmp_p
     with lines.open("ab") as stream:
         subprocess.run([*command, "/dev/stdout"], input=b"a cat\n", stdout=stream, check=True)
     assert re.fullmatch(rb"a cat\n.+\n", lines.read_bytes())
+    with NamedTemporaryFile(dir="/dev/shm") as named:
+        for _ in range(2):
+            subprocess.run([*command, named.name], input=b"a cat\n", check=True)
+        assert Path(named.name).read_bytes().count(b"\n") == 1
 
 
 def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_path: Path) -> None:

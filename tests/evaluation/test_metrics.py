@@ -51,6 +51,7 @@ def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], l
     assert 30 < ours.values["bleu_low"] <= bleu < 100
     assert bleu == pytest.approx(corpus_bleu(hypotheses, references))
     assert "paper_bleu" not in ours.values
+    assert "tok:moses-de|compounds-split:yes" in score(["a"], ["a"], "de-AT").signatures["paper_bleu"]
 
 
 KOREAN = ["나는 어제 도서관에서 책을 읽었다.", "그의 동생은 아주 큰 병원에서 일하고 있습니다.", "이 책은 저 책보다 훨씬 비쌉니다."]

@@ -1,3 +1,4 @@
+from functools import reduce
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +12,7 @@ from tests.refusals import refused
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.architectures import build
+from transformer_core.parsing import valid_trees
 from transformer_core.parsing.trees import WORD_SYMBOL, Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
 from transformer_core.tasks import TreeOrder
 
@@ -105,6 +107,11 @@ def test_a_tree_deeper_than_pythons_stack_is_read_and_written() -> None:
     deep = "(S " * 20_000 + "(NN dog)" + ")" * 20_000
     assert bracketed(read_tree(deep)) == deep
     assert linearised(repaired("(S " * 20_000 + "XX", [Tree("NN", word="dog")])[0]).count("(S") == 20_000
+
+
+@given(st.lists(st.integers(0, valid_trees._END)), st.integers(0, 9))
+def test_something_is_allowed_after_any_symbols_also_wrong_ones(kinds: list[int], words: int) -> None:
+    assert valid_trees._allowed(reduce(lambda tree, kind: tree.after(0, kind), kinds, valid_trees.BegunTree()), words)
 
 
 @pytest.mark.parametrize(("seed", "first"), [(2, "("), (12, WORD_SYMBOL)], ids=["top-down", "in-order"])

@@ -120,7 +120,7 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     Until then it is PATH.part, which stays if the block fails, unless it is empty. A device or a pipe is written to
     directly; to /dev/stdout the text is added, also if that is a file.
     """
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+    if path.exists() and (not path.is_file() or path.parent in (Path("/dev"), Path("/dev/fd"))):
         with path.open("ab") as device:
             yield device
     else:

@@ -22,7 +22,7 @@ from transformer_core.evaluation.moses_bleu import PAPER_BLEU, PUBLISHED
 from transformer_core.evaluation.scoring import Comparison, Score, Scores, Scoring, untagged
 from transformer_core.evaluation.significance import SEED, TRIALS, compared, interval, scores_of, statistics_of
 from transformer_core.evaluation.variety import variety
-from transformer_core.tasks import TARGETS, TRANSLATION
+from transformer_core.tasks import TARGETS, TRANSLATION, without_region
 
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
@@ -93,11 +93,9 @@ def score(
         signatures[declared.key] = f"{metric.get_signature()}{NORMALISED if changed else ''}"
     of_words = SYMBOL_ERRORS not in named and not lines_lack_spaces(deciding)
     wanted = {name.replace("-", "_") for name in named} | ({PAPER_BLEU.key} if of_words else set())
-    if language == TARGETS:  # Moses' tokens are those of a language.
-        wanted.clear()
     for published, computed in _PUBLISHED.items():
-        if published.key in wanted:
-            values[published.key], signatures[published.key] = computed(hypotheses, references, language)
+        if published.key in wanted and language != TARGETS:  # Moses' tokens are those of a language.
+            values[published.key], signatures[published.key] = computed(hypotheses, references, without_region(language))
     bleu = bleu_metric(deciding, tokenizer).corpus_score(hypotheses, [references])
     parts = {
         "brevity_penalty": bleu.bp,

@@ -78,4 +78,4 @@ def _allowed(tree: BegunTree, words: int) -> frozenset[int]:
         kinds.add(CLOSING)
     if not left and not tree.open and tree.last != WORD:
         kinds.add(_END)
-    return frozenset(kinds)
+    return frozenset(kinds or {_END})  # Of a hypothesis that the search has dropped, whose logits must be finite somewhere.

@@ -14,7 +14,7 @@ from pathlib import Path
 from socket import gethostname
 
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
-from transformer_core.files import sha256_of
+from transformer_core.files import new_file, sha256_of
 
 _WRITER = "writer-"
 _log = logging.getLogger(__name__)
@@ -92,10 +92,9 @@ class Store:
                 self._s3.rm_file(f"{self.url}/{name}")
 
     def fetch(self, name: str, file: Path) -> None:
-        """Copy a file from the store."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with self._reached():
-            self._s3.get_file(f"{self.url}/{name}", str(file))
+        """Copy a file from the store; nodes that share its folder may do so at the same time."""
+        with self._reached(), new_file(file) as temporary:
+            self._s3.get_file(f"{self.url}/{name}", str(temporary))
 
     def newest_state(self, directory: Path, after: int) -> str:
         """Fetch the newest whole state after an update to a folder, and return the name of its sum, to be fetched last; or ""."""
