@@ -62,8 +62,9 @@ def test_a_head_whose_queries_are_zero_attends_to_all_alike(subword: Subword) ->
 def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize, subword: Subword) -> None:
     maps = maps_of(size, subword)
     assert tuple(maps.weights) == get_args(Kind)
-    for kind, weights in maps.weights.items():
-        assert weights.shape == (2, 4, len(maps.rows(kind)), len(maps.columns(kind)))
+    source, target = len(maps.source), len(maps.read)
+    for (kind, weights), sides in zip(maps.weights.items(), ((source, source), (target, target), (target, source)), strict=True):
+        assert weights.shape == (2, 4, *sides), kind
         assert weights.dtype == np.float32
         assert weights.sum(axis=3) == pytest.approx(1, abs=1e-6)
     ahead = np.triu(np.ones(maps.weights["decoder"].shape[2:], dtype=bool), 1)

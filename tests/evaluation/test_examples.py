@@ -10,14 +10,11 @@ def sizes_of(sources: list[str]) -> dict[str, int]:
     return {group.label: group.size for group in scores_by_length(SCORING, sources, sources, sources)}
 
 
-def test_buckets_of_length_end_after_every_fifth_word_and_at_fifty() -> None:
+def test_buckets_of_length_end_after_every_fifth_word_or_character_of_text_without_spaces_and_at_fifty() -> None:
     lengths = [200, 51, 50, 46, 10, 6, 5, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
     sources[-3] = f"<2de> {sources[-3]}"  # Tags are no words.
     assert sizes_of(sources) == {"0": 1, "1-5": 2, "6-10": 2, "46-50": 2, "51+": 2}
-
-
-def test_text_without_spaces_is_measured_in_characters() -> None:
     assert sizes_of(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"6-10": 1, "16-20": 1}
 
 

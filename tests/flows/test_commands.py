@@ -21,8 +21,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def written_by(process: int, command: str) -> Path:
     """DVC's record of a command that writes the output of the stage."""
     record = Path(".dvc/tmp/rwlock")
-    writer = {"pid": process, "cmd": command}
-    record.write_text(json.dumps({"write": {str(Path("one.txt").resolve()): writer}, "read": {}}))
+    record.write_text(json.dumps({"write": {str(Path("one.txt").resolve()): {"pid": process, "cmd": command}}, "read": {}}))
     return record
 
 

@@ -20,6 +20,8 @@ from flows.record.run import EXIT_CODE, NAME, RunRecord, flatten
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id
 from flows.stages import evaluate as stage
+from tests.cli.test_score import REFERENCES, SOURCE
+from tests.cli.test_score import A as BAD
 from tests.flows.publishing import add_losses, training
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out, recorded
 from transformer_core import recipes
@@ -27,10 +29,7 @@ from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.files import read_json, write_json
 
-SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
-REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 GOOD = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch gelesen."]
-BAD = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen.", "Die Frau hat das Buch gelesen."]
 
 Compare = Callable[..., str]
 

@@ -83,6 +83,14 @@ class Running:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8")
 
+    def goes_on(self) -> dict[str, str]:
+        """Start the queued job, on a fast disk, and return the sums of the checkpoints."""
+        (self.clone.root / ".state/sitecustomize.py").write_text("")
+        self.slurm.start_now(self.job)
+        assert self.ended() == 0, self.said()
+        assert "going on after update " in self.said()
+        return checkpoints(self.clone)
+
 
 @pytest.fixture
 def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
@@ -135,10 +143,7 @@ def test_a_stop_of_dvc_stops_the_job(running: Running, undisturbed: dict[str, st
 
 def test_a_job_that_is_queued_again_goes_on(running: Running, undisturbed: dict[str, str]) -> None:
     running.slurm.run("scontrol", "requeue", running.job)
-    running.slurm.start_now(running.job)
-    assert running.ended() == 0, running.said()
-    assert "going on after update " in running.said()
-    assert checkpoints(running.clone) == undisturbed
+    assert running.goes_on() == undisturbed
 
 
 @often
@@ -147,12 +152,8 @@ def test_a_job_at_its_time_limit_is_queued_again_and_goes_on(running: Running, u
     running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=2")
     wait_for(lambda: running.job in running.slurm.jobs("PENDING"), "the time limit ended nothing", pause=0.5)
     running.slurm.run("scontrol", "update", f"jobid={running.job}", "TimeLimit=20")
-    (running.clone.root / ".state/sitecustomize.py").write_text("")
-    running.slurm.start_now(running.job)
-    assert running.ended() == 0, running.said()
+    assert running.goes_on()[LAST] == undisturbed[LAST]
     assert "queued again after 75" in running.said()
-    assert "going on after update " in running.said()
-    assert checkpoints(running.clone)[LAST] == undisturbed[LAST]
 
 
 @often
@@ -161,11 +162,7 @@ def test_a_job_whose_node_was_lost_goes_on(running: Running, undisturbed: dict[s
     wait_for(lambda: running.job in running.slurm.jobs("PENDING"), "the lost node was not noticed", pause=0.5)
     running.slurm.start_node("n2")
     running.slurm.wait_until_idle()
-    (running.clone.root / ".state/sitecustomize.py").write_text("")
-    running.slurm.start_now(running.job)
-    assert running.ended() == 0, running.said()
-    assert "going on after update " in running.said()
-    assert checkpoints(running.clone)[LAST] == undisturbed[LAST]
+    assert running.goes_on()[LAST] == undisturbed[LAST]
 
 
 def test_a_dvc_that_was_killed_finds_its_job_again(running: Running, undisturbed: dict[str, str]) -> None:

@@ -156,7 +156,7 @@ class Convolutional(TranslationModel):
         for layer in self.encoder:
             x = layer(x, mask)
         x = self.encoder_output(x)
-        # The encoder gets gradients from the attention of every decoder layer, so these are scaled down (3.5).
+        # The encoder gets gradients from the attention of every decoder layer, so these are scaled down: 1/L in 3.5, half of it in fairseq.
         share = 1 / (2 * len(self._layers))
         keys = x * share + x.detach() * (1 - share)
         return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])

@@ -21,7 +21,6 @@ from transformer_core.presets import TransformerSize
 
 _SHARED = 64  # In the first search, sources of up to this many tokens share one maximum length, so that they can be in the same batch.
 _NO_PENALTY = 1e-9  # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
-_EMPTY = Finished([], 0.0, 0.0)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01  # Seconds between two looks at a result: a sentence alone takes a few milliseconds.
 
 
@@ -121,7 +120,7 @@ class CTranslate2Engine:
                     if len(best.tokens) >= exact[number]:
                         ranked[number] = [best._replace(tokens=[*best.tokens[: exact[number] - 1], EOS])]
             done(len(sources))
-            outputs = (ranked.get(number, [_EMPTY]) for number in range(len(sources)))
+            outputs = (ranked.get(number, [Finished([], 0.0, 0.0)]) for number in range(len(sources)))
             return [[Hypothesis.of(output, self.subword) for output in best_first] for best_first in outputs]
 
         return translations

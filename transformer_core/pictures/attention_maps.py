@@ -40,14 +40,6 @@ class AttentionMaps:
     predicted: list[str]  # The T pieces that the decoder predicts, the end token last; `predicted[t]` is predicted from `read[:t + 1]`.
     weights: Mapping[Kind, NDArray[np.float32]]  # Weights of each kind that the model has, (N, H, S or T, S or T) float32; rows sum to 1.
 
-    def rows(self, kind: Kind) -> list[str]:
-        """Return the pieces that attend; for attention to the source, those that the decoder predicts."""
-        return {"encoder": self.source, "decoder": self.read, "cross": self.predicted}[kind]
-
-    def columns(self, kind: Kind) -> list[str]:
-        """Return the pieces that are attended to."""
-        return self.read if kind == "decoder" else self.source
-
     def layers(self, kind: Kind, chosen: Sequence[int]) -> list[int]:
         """Return the chosen layers that a kind has: encoder and decoder may differ in their number."""
         return [layer for layer in chosen if layer <= len(self.weights[kind])]
@@ -76,7 +68,8 @@ def attention_picture(maps: AttentionMaps, kind: Kind, heads: Sequence[tuple[int
 
     shown = {"encoder": [maps.source], "decoder": [maps.predicted], "cross": [maps.source, maps.predicted]}[kind]
     heading = [*_HEADINGS[kind], *("".join(pieces[:-1]).replace(SPACE_MARK, " ").strip() for pieces in shown)]
-    rows, columns = (list(map(readable, pieces)) for pieces in (maps.rows(kind), maps.columns(kind)))
+    attending = {"encoder": maps.source, "decoder": maps.read, "cross": maps.predicted}[kind]
+    rows, columns = (list(map(readable, pieces)) for pieces in (attending, maps.read if kind == "decoder" else maps.source))
     beside, map_width, map_height = _label_width(rows), len(columns) * _CELL, len(rows) * _CELL
     panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _label_width(columns)
     width = max(_LEAST_WIDTH, min(across, len(heads)) * panel_width + _SCALE)

@@ -63,8 +63,7 @@ class Trainer:
         lengths = split.source.lengths, split.target.lengths
         self._plan = BatchPlan(*lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed, mix_of(settings, split))
         ops = prepare_for_training(model, rank.device, settings.precision, settings.passes)
-        budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
-        self._captured_budget = budget if ops.captures else None
+        self._captured_budget = min(settings.tokens_per_update, settings.tokens_per_microbatch) if ops.captures else None
         packs = ops.packed is not None
         self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
         if settings.r_drop:

@@ -12,8 +12,6 @@ from transformer_core.errors import UserError
 # Key of the hash that orders sentences. Another key would choose other pairs.
 _SEED = b"holdout 1"
 _SLACK = 1000  # Superfluous hashes are removed when there are so many.
-# Sentences are chosen for test first.
-_ORDER = ("test", "valid")
 
 
 def held_out(pairs: Callable[[], Iterable[Pair[bytes]]], sizes: Mapping[str, int], where: Path) -> dict[str, list[tuple[str, str]]]:
@@ -32,7 +30,7 @@ def held_out(pairs: Callable[[], Iterable[Pair[bytes]]], sizes: Mapping[str, int
         fault = f"{wanted:,} pairs are to be held out, but there are {len(lowest):,} different sentences with text on both sides"
         raise UserError(f"{where}: {fault}", "Hold out fewer or add text.")
     ordered = iter(sorted(lowest))
-    split_of = {key: split for split in _ORDER if split in sizes for key in islice(ordered, sizes[split])}
+    split_of = {key: split for split in ("test", "valid") if split in sizes for key in islice(ordered, sizes[split])}
     chosen: dict[str, list[tuple[str, str]]] = {split: [] for split in sizes}
     for pair in filter(is_usable, pairs()):
         if split := split_of.pop(_sentence_hash(pair.source), None):
