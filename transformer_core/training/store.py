@@ -93,7 +93,7 @@ class Store:
 
     def fetch(self, name: str, file: Path) -> None:
         """Copy a file from the store; nodes that share its folder may do so at the same time."""
-        with self._reached(), new_file(file) as temporary:
+        with new_file(file) as temporary, self._reached():
             self._s3.get_file(f"{self.url}/{name}", str(temporary))
 
     def newest_state(self, directory: Path, after: int) -> str:
