@@ -3,6 +3,7 @@
 `.state/watch/CORPUS-taken.json` has the versions that the last run took, `CORPUS-told.json` those of which a watcher has told last.
 """
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -12,11 +13,12 @@ from typing import Any, NamedTuple
 
 import requests
 
+from flows.dvc.commands import DVC_FILE, dvc
 from flows.process.paths import MANIFEST, STATE
 from flows.record.documents import read_output
 from flows.record.registry import CHAMPION, fetch, number_of
 from flows.record.server import tracking_uri
-from transformer_core.config import Machine, Params, check_params
+from transformer_core.config import PRETRAINED, Machine, Params, check_params
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, REGISTRY, FoundEntry, Source, find_entry
 from transformer_core.corpus.sources.fetching import lock_file, locked_sums
 from transformer_core.corpus.sources.local_corpus import update_entry
@@ -82,7 +84,7 @@ def _tag_of(url: str) -> str:
     try:
         answer = requests.head(url, allow_redirects=True, timeout=_ANSWER_SECONDS, headers={"Accept-Encoding": "identity"})
         answer.raise_for_status()
-    except requests.RequestException as error:
+    except (requests.RequestException, ValueError) as error:
         raise UserError(f"{without_logins(url)}: {first_line(error)}", "Try again.", ExitCode.UNAVAILABLE) from None
     return answer.headers.get("ETag") or " ".join(answer.headers.get(name, "") for name in ("Last-Modified", "Content-Length"))
 
@@ -137,6 +139,9 @@ def train_champion_further(document: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:
         champion = fetch(f"{params.publish.name}@{CHAMPION}", tracking_uri(params.machine), Path(folder))
         tuned = editable_yaml(settings(find_entry(params.download.corpus).path, champion), "data tune")
+    start = PRETRAINED / tuned["train"]["init_from"]
+    if Path(f"{start}{DVC_FILE}").exists():  # Else a worktree would have what it was before.
+        subprocess.run(dvc("add", "--quiet", str(start)), check=True)
     tuned["bpe"]["user_symbols"] = params.bpe.user_symbols
     document.update({section: tuned[section] for section in ("bpe", "binarize", "model", "train", "average", "decode")})
     check_params(document)

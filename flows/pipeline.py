@@ -45,7 +45,7 @@ from flows.record.server import tracking_uri, ui_command
 from flows.record.summary import Outcome, summarize
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, Params, check_params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError, first_line, machine_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
 from transformer_core.files import read_json, write_text
 from transformer_core.yaml_io import parse_yaml, yaml_text
 
@@ -80,6 +80,8 @@ def pipeline(
         with machine_errors("pipeline", "Use a machine with more."), staying_running():
             names = stages_up_to(last_stage)
             document = settings_of_run(recipe, overrides or {}) if recipe is not None or overrides else None
+            if corpus is None and from_champion:
+                raise configuration_error("from_champion: needs a corpus", "Name it, or leave from_champion out.")
             if corpus is None:
                 run_with(document, names)
             else:

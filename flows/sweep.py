@@ -33,7 +33,7 @@ from transformer_core.cli.arguments import Parser, positive_float, positive_int
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Machine, Params, check_params, load_params
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import new_directory, read_json, read_numbers, write_json, write_text
+from transformer_core.files import locked, new_directory, read_json, read_numbers, write_json, write_text
 from transformer_core.pictures.drawing import save
 from transformer_core.project import git
 from transformer_core.recipes import spaced
@@ -190,7 +190,7 @@ def write_table(planned: Sweep) -> str:
     results = [{**read_json(trial.result, remedy), "row": trial.row, "seed": trial.seed} for trial in done]
     table = tables.summarize(results, with_paper=planned.about.name == "table3")
     text = tables.markdown(table, results, planned.about)
-    with new_directory(planned.folder) as temporary:
+    with locked(STATE / "locks" / "sweep-table", "the table of a sweep"), new_directory(planned.folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         write_text(temporary / "table.md", text)
         for picture, figure in tables.pictures(table, results).items():

@@ -2,7 +2,7 @@
 
 from tests.clone import ROOT, git
 
-MOST_LINES = {"tests": 21_700, "outside tests": 24_190}
+MOST_LINES = {"tests": 21_700, "outside tests": 24_200}
 
 
 def test_the_lines_of_python_are_within_their_bounds() -> None:

@@ -419,5 +419,8 @@ def _contradictions(params: Params, size: ModelSize) -> Iterator[tuple[str, str,
     if train.best_by not in (*MEASURES, download.task.key, COMET):
         fault = f"must be {', '.join(MEASURES)} or {download.task.key}, the score of {download.task.name}, got {train.best_by!r}"
         yield "train.best_by", fault, ""
+    for stage, place in params.machine.places.items():
+        if place.nodes > 1 and stage != "train":
+            yield f"machine.places.{stage}.nodes", f"must be 1, for training alone uses several nodes, got {place.nodes}", ""
     if download.source == download.target:
         yield "download.target", f"must differ from download.source, got {download.target!r}", ""

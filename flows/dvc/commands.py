@@ -126,7 +126,7 @@ def _is_stale(file: Path) -> bool:
     try:
         record = read_json(file)
         # The writer of each path, and the readers of each path.
-        entries = [*record["write"].values(), *(reader for readers in record["read"].values() for reader in readers)]
+        entries = [*record.get("write", {}).values(), *(reader for readers in record.get("read", {}).values() for reader in readers)]
         return bool(entries) and not any(map(_is_running, entries))
     except FileNotFoundError:
         return False
@@ -135,14 +135,14 @@ def _is_stale(file: Path) -> bool:
 
 
 def _is_running(entry: Any) -> bool:
-    """Return whether the process of a command runs that command. DVC records the name of the program as Python has it, then arguments."""
+    """Return whether the process of a command runs that command. DVC records the path of the program as Python has it, then arguments."""
     try:
         command = " ".join(psutil.Process(entry["pid"]).cmdline())
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:  # Of another user.
         return True
-    return command.endswith(" ".join(entry["cmd"].split()[1:]))
+    return command.endswith(re.sub(r"^.*/(dvc|__main__\.py)( |$)", "", entry["cmd"]))
 
 
 def failure(name: str, dvc_code: int, last_line: str) -> tuple[int, str]:

@@ -86,12 +86,12 @@ def worktree(files: Snapshot, document: Mapping[str, Any]) -> Iterator[Path]:
         try:
             _check_out(folder, files)
         except (UserError, subprocess.CalledProcessError) as error:
-            reason = error.message if isinstance(error, UserError) else str(error.stderr).splitlines()[0]
+            reason = error.message if isinstance(error, UserError) else str(error.stderr).partition("\n")[0]
             raise configuration_error(f"{folder}: {reason}", "Repair it, or remove this folder: it will be made again.") from None
         _copy_sums(Path(), folder)
         write_text(folder / PARAMS_FILE, yaml_text(document))
-        names = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", f"*{DVC_FILE}").splitlines()
-        if names:  # A stage whose data the cache lacks says so.
+        names = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", f"*{DVC_FILE}").split("\0")
+        if names := [*filter(None, names)]:  # A stage whose data the cache lacks says so.
             subprocess.run(dvc("checkout", "--allow-missing", *names), cwd=folder, check=False, capture_output=True)
         try:
             yield folder

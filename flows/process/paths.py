@@ -61,7 +61,7 @@ def settings_up_to(stage: str, params: Params) -> dict[str, Any]:
 
 def locked_stages() -> dict[str, Any]:
     """Return the stages in dvc.lock, by name; none without the file."""
-    return dict(read_yaml(DVC_LOCK)["stages"]) if DVC_LOCK.exists() else {}
+    return dict((read_yaml(DVC_LOCK) or {"stages": {}})["stages"]) if DVC_LOCK.exists() else {}
 
 
 def require(*paths: Path) -> None:

@@ -122,7 +122,7 @@ def sync(uri: str, again: bool = False) -> None:
 
     Raises `UserError`: 69 if MLflow is unavailable; else, once all others were sent, the first error of a record: 78, refused; 65, damaged.
     """
-    # Parents first, so that they are made with their times: ids of trainings have no dash, and those of rows begin with their sweep's.
+    # Parents first, so that they are made with their times: ids of trainings have no dash.
     chosen = sorted(_identities() if again else unsent(uri), key=lambda identity: ("-" in identity, identity))
     errors: list[Exception] = []
     with reaching(uri):

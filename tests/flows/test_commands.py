@@ -18,17 +18,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("dvc.yaml").write_text("stages: {one: {cmd: echo 1 > one.txt, outs: [one.txt]}}")
 
 
-def written_by(process: int, command: str) -> Path:
+def written_by(process: int, command: str) -> None:
     """DVC's record of a command that writes the output of the stage."""
-    record = Path(".dvc/tmp/rwlock")
-    record.write_text(json.dumps({"write": {str(Path("one.txt").resolve()): {"pid": process, "cmd": command}}, "read": {}}))
-    return record
+    record = {"write": {str(Path("one.txt").resolve()): {"pid": process, "cmd": command}}, "read": {}}
+    Path(".dvc/tmp/rwlock").write_text(json.dumps(record))
 
 
 def test_a_stage_that_another_dvc_command_runs_is_worth_another_try() -> None:
     """`--wait-for-lock` does not wait for that."""
     with subprocess.Popen(["sleep", "60"]) as other:
-        written_by(other.pid, "/usr/bin/dvc 60")  # With the arguments of that process.
+        written_by(other.pid, "/usr/my bin/dvc 60")  # With the arguments of that process.
         repair()
         ended = subprocess.run(dvc("repro", "one"), check=False, capture_output=True, text=True)
         other.kill()
@@ -53,7 +52,7 @@ def test_a_record_of_dvc_that_is_damaged_or_of_processes_that_have_ended_is_remo
     record.write_text(content)
     repair()
     assert not record.exists()
-    record.write_text('{"write": {}, "read": {}}')
+    record.write_text('{"read": {}}')  # As DVC leaves it.
     repair()
     assert record.exists()
 

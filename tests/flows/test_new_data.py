@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
@@ -49,8 +50,7 @@ def address(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory:
     write_own(30)
     new_entry("own", Path("own.en"), Path("own.de"), valid=5, test=5)
     set_params(download={"corpus": "own"})
-    Path("served").mkdir()
-    Path("served/more.en").write_text("a dog\n")
+    write_text(Path("served/more.en"), "a dog\n")
     with serving(partial(Files, directory="served")) as host:
         url = f"http://{host}/more.en"
         teacher = "{corpus: own, model: models:/tatoeba-en-de@champion, side: target}"
@@ -72,7 +72,7 @@ def test_a_watcher_tells_each_change_once_and_a_run_takes_it_in(address: str) ->
     assert looked()[1] == []
     write_json(LOCK, {address: "0" * 64, "another": "1" * 64})
     write_own(31)
-    Path("served/more.en").write_text("two dogs\n")
+    write_text(Path("served/more.en"), "two dogs\n")
     now, new = looked()
     assert new == sorted(["../own.de", "../own.en", address])
     write_json(file_of("own", "told"), now)
@@ -81,9 +81,7 @@ def test_a_watcher_tells_each_change_once_and_a_run_takes_it_in(address: str) ->
         raise KeyError
     with taking_in("own", load_params()) as again:  # The run before failed.
         assert again == new
-    files = load_entry(ENTRY).splits.train[0].files
-    assert files is not None
-    assert files["en"].sha256 == sha256_of(Path("own.en"))
+    assert (load_entry(ENTRY).splits.train[0].files or {})["en"].sha256 == sha256_of(Path("own.en"))
     assert read_json(LOCK) == {"another": "1" * 64}
     with taking_in("own", load_params()) as nothing:
         assert nothing == []
@@ -94,7 +92,7 @@ def test_a_file_of_trees_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monkey
     splits = "{" + ", ".join(f"{split}: [{{trees: 'bank/*.mrg'}}]" for split in ("train", "valid", "test")) + "}"
     write_text(Path("corpora/bank.yaml"), f"name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits: {splits}\n")
     write_text(Path("corpora/bank/a.mrg"), "(S (NN a))\n")
-    assert list(versions(find_entry("bank"), Machine(), {})) == ["corpora/bank/a.mrg"]
+    assert [*versions(find_entry("bank"), Machine(), {})] == ["corpora/bank/a.mrg"]
 
 
 def test_after_a_run_without_a_watcher_its_files_count_as_taken(address: str) -> None:
@@ -112,7 +110,10 @@ def test_after_a_run_without_a_watcher_its_files_count_as_taken(address: str) ->
 @pytest.mark.usefixtures("address")
 def test_the_champion_is_trained_further_with_the_settings_of_a_fine_tuning() -> None:
     document = settings_of_run(None, {"publish.name": "tatoeba-en-de", "clean.max_words": 77})
+    Repo.init(no_scm=True)
+    write_text(Path("pretrained/own.dvc"), "outs: [{path: own}]")  # As of a model before.
     train_champion_further(document)
+    assert "md5" in Path("pretrained/own.dvc").read_text()
     params = check_params(document)
     assert (params.train.init_from, params.bpe.init_from, params.clean.max_words) == ("own", "own", 77)
     assert Path("pretrained/own/model.safetensors").is_file()

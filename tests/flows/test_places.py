@@ -60,7 +60,9 @@ def test_a_wrong_place_is_refused(place: dict[str, object], words: str) -> None:
     assert words in str(raised.value)
 
 
-def test_a_place_of_no_stage_is_refused() -> None:
+def test_a_place_of_no_stage_or_with_nodes_for_another_than_train_is_refused() -> None:
+    with refused(78, r"machine\.places\.decode\.nodes: must be 1, for training alone uses several nodes, got 2"):
+        settings(places={"decode": {"on": "slurm", "time": "12", "nodes": 2}})
     params = settings(places={"trian": {"on": "slurm", "time": "12"}})
     with refused(78, r"machine\.places\.trian: no such stage\. Did you mean train\?"):
         run_elsewhere("train", params.machine.places["trian"], params)

@@ -18,10 +18,7 @@ pytestmark = pytest.mark.slow  # about 6 minutes all together
 
 UPDATES = 120
 LAST = f"update-{UPDATES:08}.safetensors"
-SLOW_DISK = """import os, time
-fsync = os.fsync
-os.fsync = lambda file: (time.sleep(0.3), fsync(file))[1]
-"""
+SLOW_DISK = "import os, time\nfsync = os.fsync\nos.fsync = lambda file: (time.sleep(0.3), fsync(file))[1]\n"
 PLACE = {"on": "slurm", "time": "00:20:00", "nodes": 2}
 
 
@@ -95,7 +92,7 @@ class Running:
 @pytest.fixture
 def running(home: Clone, slurm: Cluster, undisturbed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     assert undisturbed
-    clone = home.copy(tmp_path / "clone")
+    clone = home.copy(tmp_path / "a clone")
     if changes := getattr(request, "param", {}):
         (clone.root / ".state/sitecustomize.py").write_text(SLOW_DISK)
         (clone.root / ".state/prelude").write_text("export PYTHONPATH=$PWD/.state:$PYTHONPATH")

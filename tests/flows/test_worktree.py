@@ -22,7 +22,7 @@ from transformer_core.training.checkpoint import state_root
 STAGES = """
 stages:
   one: {cmd: cat in/a > one.txt, deps: [in], params: [word], outs: [one.txt]}
-  two: {cmd: cat one.txt data > two.txt, deps: [one.txt, data], outs: [two.txt]}
+  two: {cmd: cat one.txt dätä > two.txt, deps: [one.txt, dätä], outs: [two.txt]}
 """
 IGNORED = ".state/\n__pycache__/\n"
 SETTINGS = {"word": "other"}
@@ -33,13 +33,13 @@ KEY = sha256(json.dumps(SETTINGS).encode()).hexdigest()[:16]
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository whose stages have run; one reads the data of `dvc add`."""
     folder = tmp_path_factory.mktemp("template")
-    texts = {"in/a": "a", "data": "b", "dvc.yaml": STAGES, "params.yaml": "word: first\n", ".gitignore": IGNORED, ".dvcignore": IGNORED}
+    texts = {"in/a": "a", "dätä": "b", "dvc.yaml": STAGES, "params.yaml": "word: first\n", ".gitignore": IGNORED, ".dvcignore": IGNORED}
     with chdir(folder):
         git("init", "-q")
         for name, text in texts.items():
             write_text(Path(name), text)
         with Repo.init() as repo:
-            repo.add("data")
+            repo.add("dätä")
             repo.reproduce()
         git("add", "-A")
         git("commit", "-q", "-m", "a")
