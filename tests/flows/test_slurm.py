@@ -163,7 +163,7 @@ def test_a_job_whose_node_was_lost_goes_on(running: Running, undisturbed: dict[s
 
 
 def test_a_dvc_that_was_killed_finds_its_job_again(running: Running, undisturbed: dict[str, str]) -> None:
-    for process in (*psutil.Process(running.process.pid).children(recursive=True), running.process):
+    for process in (running.process, *psutil.Process(running.process.pid).children(recursive=True)):  # DVC first: it would write.
         process.kill()
     running.process.wait()
     running.start()
